@@ -1,0 +1,131 @@
+// Package keystore holds what is remembered of an intent: the job, its
+// attempts, the state machine that says what may happen to them, and the
+// contract of the stores that keep them.
+//
+// The state machine is pure: it does no I/O, reads no clock and draws no
+// random numbers. Its functions take records and give back new records, and
+// the caller puts those into a [Store] with a compare-and-swap. Stores in turn
+// know none of the rules.
+package keystore
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Time is an instant on the store's clock, in milliseconds since the Unix
+// epoch. Zero means that there is none. It is a type of its own so that a
+// local clock is never compared with the store's by mistake.
+type Time int64
+
+// TimeOf converts t, rounding down to the millisecond.
+func TimeOf(t time.Time) Time { return Time(t.UnixMilli()) }
+
+// Add returns t+d.
+func (t Time) Add(d time.Duration) Time { return t + Time(d.Milliseconds()) }
+
+// Sub returns t-u.
+func (t Time) Sub(u Time) time.Duration { return time.Duration(t-u) * time.Millisecond }
+
+// Std converts t to a time.Time in UTC.
+func (t Time) Std() time.Time { return time.UnixMilli(int64(t)).UTC() }
+
+// IsZero reports whether t is no instant at all.
+func (t Time) IsZero() bool { return t == 0 }
+
+// Token identifies one attempt. It is drawn once per attempt, before its claim
+// is first sent, so that a claim whose reply was lost recognises its own record.
+type Token [16]byte
+
+// NewToken draws a token.
+func NewToken() (t Token) {
+	_, _ = rand.Read(t[:]) // never fails: crypto/rand ends the process instead
+	return t
+}
+
+// IsZero reports whether t is no token at all.
+func (t Token) IsZero() bool { return t == Token{} }
+
+// String returns t in hexadecimal.
+func (t Token) String() string { return hex.EncodeToString(t[:]) }
+
+// WriteID identifies one logical write of a record. It is drawn once, kept over
+// all re-sends of that write, and is what a store's compare-and-swap compares:
+// two writers can produce the same state, version and token, but not the same
+// write id.
+type WriteID [16]byte
+
+// NewWriteID draws a write id.
+func NewWriteID() (id WriteID) {
+	_, _ = rand.Read(id[:])
+	return id
+}
+
+// IsZero reports whether id is no write id at all.
+func (id WriteID) IsZero() bool { return id == WriteID{} }
+
+// String returns id in hexadecimal.
+func (id WriteID) String() string { return hex.EncodeToString(id[:]) }
+
+// Digest is a SHA-256 digest.
+type Digest [sha256.Size]byte
+
+// String returns d in hexadecimal.
+func (d Digest) String() string { return hex.EncodeToString(d[:]) }
+
+// Name is the name of a job's record in a store: the digest of its space, owner
+// and key. It has a fixed length and shows nothing of what a client sent.
+type Name Digest
+
+// NameOf returns the name of the job with this space, owner and key. The three
+// are length-prefixed, so that no choice of bytes lets two different identities
+// meet in one name.
+func NameOf(space, owner, key string) Name {
+	return Name(digest("job", space, owner, key))
+}
+
+// String returns n in hexadecimal.
+func (n Name) String() string { return hex.EncodeToString(n[:]) }
+
+// OwnerDigest returns what a job keeps of its owner.
+func OwnerDigest(owner string) Digest { return digest("owner", owner) }
+
+func digest(parts ...string) (sum Digest) {
+	h := sha256.New()
+	for _, part := range parts {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
+		h.Write([]byte(part))
+	}
+	h.Sum(sum[:0])
+	return sum
+}
+
+// NewJobID draws the id of a new job under n. It begins with the record's name,
+// so that a job is found by its id in one read; the random rest tells a job
+// from one created again after the first had expired.
+func NewJobID(n Name) string {
+	var suffix [4]byte
+	_, _ = rand.Read(suffix[:])
+	return n.String() + "." + hex.EncodeToString(suffix[:])
+}
+
+// NameOfJobID returns the name of the record that holds the job with this id.
+func NameOfJobID(id string) (Name, error) {
+	var n Name
+	digits, suffix, ok := strings.Cut(id, ".")
+	if !ok || len(digits) != 2*len(n) || len(suffix) != 8 {
+		return n, fmt.Errorf("job id %q: want 64 hexadecimal digits, a dot and 8 more", id)
+	}
+	if _, err := hex.DecodeString(suffix); err != nil {
+		return n, fmt.Errorf("job id %q: %w", id, err)
+	}
+	if _, err := hex.Decode(n[:], []byte(digits)); err != nil {
+		return n, fmt.Errorf("job id %q: %w", id, err)
+	}
+	return n, nil
+}

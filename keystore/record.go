@@ -1,0 +1,145 @@
+package keystore
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"github.com/fxamacker/cbor/v2"
+)
+
+// The record as stores keep it is a header of fixed length, which a store can
+// compare without understanding the rest, and the job in CBOR:
+//
+//	format(1) write id(32, hexadecimal) waiter(1) job
+const (
+	// FormatVersion is the version of the record format that this code writes,
+	// and the only one that it reads. A record of another version is refused,
+	// never rewritten.
+	FormatVersion = 1
+
+	// WriteIDOffset and WriteIDLen say where in a record its write id stands.
+	WriteIDOffset = 1
+	WriteIDLen    = 32
+
+	// WaiterOffset says where in a record the byte stands that tells its next
+	// writer whether somebody waits for a change: WaiterNone or WaiterSome.
+	WaiterOffset = WriteIDOffset + WriteIDLen
+	WaiterNone   = '-'
+	WaiterSome   = 'w'
+
+	recordHeaderLen = WaiterOffset + 1
+)
+
+var (
+	recordEncoder = must(cbor.EncOptions{}.EncMode())
+	recordDecoder = must(cbor.DecOptions{
+		DupMapKey:         cbor.DupMapKeyEnforcedAPF,
+		ExtraReturnErrors: cbor.ExtraDecErrorUnknownField,
+		IndefLength:       cbor.IndefLengthForbidden,
+		MaxArrayElements:  1 << 20,
+		MaxMapPairs:       1 << 20,
+	}.DecMode())
+)
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// EncodeRecord returns the record of a job, which must have a write id.
+func EncodeRecord(j *Job) ([]byte, error) {
+	if j.WriteID.IsZero() {
+		return nil, fmt.Errorf("encode job %s: it has no write id", j.ID)
+	}
+	var buf bytes.Buffer
+	size := 512
+	if j.Result != nil {
+		size += len(j.Result.Body)
+	}
+	buf.Grow(size)
+	buf.WriteByte(FormatVersion)
+	buf.WriteString(j.WriteID.String())
+	buf.WriteByte(WaiterNone)
+	if err := recordEncoder.NewEncoder(&buf).Encode(j); err != nil {
+		return nil, fmt.Errorf("encode job %s: %w", j.ID, err)
+	}
+	return buf.Bytes(), nil
+}
+
+// RecordWriteID returns the write id of a record without decoding the rest.
+func RecordWriteID(record []byte) (WriteID, error) {
+	var id WriteID
+	if len(record) < recordHeaderLen || record[0] != FormatVersion {
+		return id, fmt.Errorf("%w: its header is not one of format %d", ErrCorrupt, FormatVersion)
+	}
+	if _, err := hex.Decode(id[:], record[WriteIDOffset:WaiterOffset]); err != nil {
+		return id, fmt.Errorf("%w: its write id: %w", ErrCorrupt, err)
+	}
+	return id, nil
+}
+
+// DecodeRecord returns the job in the record that was found under this name.
+func DecodeRecord(name Name, record []byte) (*Job, error) {
+	id, err := RecordWriteID(record)
+	if err != nil {
+		return nil, err
+	}
+	j := new(Job)
+	if err := recordDecoder.Unmarshal(record[recordHeaderLen:], j); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	j.WriteID = id
+	if err := j.validate(name); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return j, nil
+}
+
+// validate reports what no record that this code wrote can have.
+func (j *Job) validate(name Name) error {
+	idName, err := NameOfJobID(j.ID)
+	switch {
+	case j.Name != name:
+		return errors.New("it belongs under another name")
+	case err != nil:
+		return err
+	case idName != name:
+		return errors.New("its job id belongs to another name")
+	case j.WriteID.IsZero():
+		return errors.New("its write id is zero")
+	case len(j.Attempts) == 0:
+		return errors.New("it has no attempt")
+	case j.Retention <= 0:
+		return errors.New("its retention is not positive")
+	case j.CompletedBy.IsZero() != (j.Result == nil):
+		return errors.New("its result slot is half taken")
+	case j.Unresolved() != j.Expires.IsZero():
+		return errors.New("its expiry does not fit its state")
+	}
+	completed := false
+	for i := range j.Attempts {
+		a := &j.Attempts[i]
+		if a.State < AttemptStarting || a.State > AttemptDiscarded {
+			return fmt.Errorf("attempt %d has no valid state", a.Number)
+		}
+		if a.Token.IsZero() {
+			return fmt.Errorf("attempt %d has no token", a.Number)
+		}
+		if a.State == AttemptStarting && a.Lease.IsZero() {
+			return fmt.Errorf("attempt %d is starting without a lease", a.Number)
+		}
+		if won := a.Token == j.CompletedBy && !j.CompletedBy.IsZero(); won != (a.State == AttemptSucceeded) {
+			return fmt.Errorf("attempt %d is %s, which does not fit the result slot", a.Number, a.State)
+		} else if won {
+			completed = true
+		}
+	}
+	if !completed && !j.CompletedBy.IsZero() {
+		return errors.New("the attempt in its result slot is not listed")
+	}
+	return nil
+}
