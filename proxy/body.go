@@ -1,0 +1,138 @@
+package proxy
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+var errBodyTooLarge = errors.New("request body is too large")
+
+// requestBody is a request's body, read whole before anything is claimed: in
+// memory, or past a threshold in a temporary file. Each attempt reads it from
+// the start.
+type requestBody struct {
+	size int64
+	sum  keystore.Digest
+
+	mem  []byte
+	file *os.File
+
+	mu    sync.Mutex
+	users int
+}
+
+// readBody reads a body of at most limit bytes. The first user is the caller,
+// who must release it.
+func readBody(r io.Reader, declared, buffer, limit int64) (*requestBody, error) {
+	b := &requestBody{users: 1}
+	if r == nil || r == http.NoBody {
+		b.sum = keystore.DigestOf(nil)
+		return b, nil
+	}
+	if declared > limit {
+		return nil, errBodyTooLarge
+	}
+	h := sha256.New()
+	var mem bytes.Buffer
+	if declared > 0 {
+		mem.Grow(int(min(declared, buffer)) + bytes.MinRead)
+	}
+	src := io.TeeReader(io.LimitReader(r, limit+1), h)
+	n, err := io.Copy(&mem, io.LimitReader(src, buffer))
+	if err == nil && n == buffer {
+		err = b.spill(&mem, src)
+	}
+	if err != nil {
+		b.release()
+		return nil, fmt.Errorf("read request body: %w", err)
+	}
+	if b.file == nil {
+		b.mem, b.size = mem.Bytes(), n
+	}
+	if b.size > limit {
+		b.release()
+		return nil, errBodyTooLarge
+	}
+	h.Sum(b.sum[:0])
+	return b, nil
+}
+
+// spill moves what was read to a temporary file and reads the rest into it, if
+// there is a rest.
+func (b *requestBody) spill(mem *bytes.Buffer, rest io.Reader) error {
+	var probe [1]byte
+	n, err := io.ReadFull(rest, probe[:])
+	if err == io.EOF {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	mem.Write(probe[:n])
+	file, err := os.CreateTemp("", "idempotency-body-*")
+	if err != nil {
+		return err
+	}
+	b.file = file
+	// Unlinked at once, no ending of the process leaves it behind. Where the
+	// system does not allow that, release removes it.
+	_ = os.Remove(file.Name())
+	if b.size, err = io.Copy(file, io.MultiReader(mem, rest)); err != nil {
+		return err
+	}
+	return nil
+}
+
+// open returns a reader of the whole body for one attempt. It holds the body
+// until it is closed.
+func (b *requestBody) open() io.ReadCloser {
+	if b.size == 0 {
+		return http.NoBody
+	}
+	b.retain()
+	r := &bodyReader{body: b}
+	if b.file != nil {
+		r.Reader = io.NewSectionReader(b.file, 0, b.size)
+	} else {
+		r.Reader = bytes.NewReader(b.mem)
+	}
+	return r
+}
+
+func (b *requestBody) retain() {
+	b.mu.Lock()
+	b.users++
+	b.mu.Unlock()
+}
+
+func (b *requestBody) release() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.users--
+	if b.users == 0 && b.file != nil {
+		b.file.Close()
+		_ = os.Remove(b.file.Name())
+		b.file = nil
+	}
+}
+
+// bodyReader hides that it could seek: a transport that can rewind a body may
+// send it again by itself.
+type bodyReader struct {
+	io.Reader
+	body *requestBody
+	once sync.Once
+}
+
+func (r *bodyReader) Close() error {
+	r.once.Do(r.body.release)
+	return nil
+}

@@ -1,0 +1,206 @@
+// Package proxy makes one request's way through the gateway: its key, owner and
+// fingerprint, the claim, the attempt, its outcome, the commit, the replay, and
+// the wait of duplicates. It knows HTTP but not Caddy; [Route.Middleware] makes
+// it plain net/http middleware.
+//
+// A [Gateway] is what the requests of one process share about one store. A
+// [Route] is one place where requests are protected, with its own settings.
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+// Defaults of a route's settings.
+const (
+	DefaultSpace           = "main"
+	DefaultKeyHeader       = "Idempotency-Key"
+	DefaultWait            = 10 * time.Second
+	DefaultTimeout         = 60 * time.Second
+	DefaultLinger          = 10 * time.Minute
+	DefaultLeaseMargin     = 30 * time.Second // added to the timeout
+	DefaultRetention       = 24 * time.Hour
+	DefaultStreamIdle      = 60 * time.Second
+	DefaultMaxRequestBody  = 32 << 20
+	DefaultMaxResponseBody = 1 << 20
+	DefaultBuffer          = 256 << 10
+	DefaultWaitersPerJob   = 1000
+	DefaultWaiters         = 10000
+)
+
+// Statuses says which HTTP statuses refusals have.
+type Statuses string
+
+// The sets of statuses.
+const (
+	// StatusesConflict answers a reused key with 409.
+	StatusesConflict Statuses = "conflict"
+	// StatusesIETF answers a reused key with 422, as
+	// draft-ietf-httpapi-idempotency-key-header-07 has it.
+	StatusesIETF Statuses = "ietf"
+)
+
+// Config holds the settings of a route. The zero value of a field means its default.
+type Config struct {
+	// Space separates the jobs of independent routes or applications in one store.
+	Space string
+	// KeyHeader is the name of the request header that carries the key.
+	KeyHeader string
+	// KeyRequired refuses protected requests without a key. Otherwise they pass
+	// unprotected.
+	KeyRequired bool
+	// Methods are those that are protected. Default: all but GET, HEAD, OPTIONS,
+	// TRACE and CONNECT.
+	Methods []string
+
+	// Wait bounds how long a duplicate waits for the first to finish.
+	Wait time.Duration
+	// Timeout bounds how long a client is kept waiting for its own attempt.
+	Timeout time.Duration
+	// Linger is how long an attempt goes on listening after Timeout, for a late result.
+	Linger time.Duration
+	// Lease is how long a claim is believed without a sign of life from its
+	// gateway. Default: Timeout + 30 s.
+	Lease time.Duration
+	// Retention is how long completed and open jobs are kept. It must exceed
+	// Timeout + Linger.
+	Retention time.Duration
+	// StreamIdle ends an answer that is being passed on once its upstream has
+	// been silent for that long.
+	StreamIdle time.Duration
+
+	MaxRequestBody  int64 // bytes; a larger request is refused before any claim
+	MaxResponseBody int64 // bytes; a larger answer is passed on and not kept
+	Buffer          int64 // bytes of a request body held in memory before a temporary file
+
+	// Outcomes says for a status of a complete answer what it proves, where that
+	// differs from the default.
+	Outcomes map[int]keystore.Outcome
+	// Statuses chooses the statuses of refusals.
+	Statuses Statuses
+
+	WaitersPerJob int // duplicates of one job that may wait on this gateway
+	Waiters       int // duplicates that may wait on this gateway in all
+}
+
+// WithDefaults returns the settings with the defaults filled in.
+func (c Config) WithDefaults() Config {
+	orDefault(&c.Space, DefaultSpace)
+	orDefault(&c.KeyHeader, DefaultKeyHeader)
+	orDefault(&c.Wait, DefaultWait)
+	orDefault(&c.Timeout, DefaultTimeout)
+	orDefault(&c.Linger, DefaultLinger)
+	orDefault(&c.Lease, c.Timeout+DefaultLeaseMargin)
+	orDefault(&c.Retention, DefaultRetention)
+	orDefault(&c.StreamIdle, DefaultStreamIdle)
+	orDefault(&c.MaxRequestBody, DefaultMaxRequestBody)
+	orDefault(&c.MaxResponseBody, DefaultMaxResponseBody)
+	orDefault(&c.Buffer, DefaultBuffer)
+	orDefault(&c.Statuses, StatusesConflict)
+	orDefault(&c.WaitersPerJob, DefaultWaitersPerJob)
+	orDefault(&c.Waiters, DefaultWaiters)
+	c.KeyHeader = http.CanonicalHeaderKey(c.KeyHeader)
+	return c
+}
+
+func orDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Validate reports what is wrong with settings that have their defaults.
+func (c Config) Validate() error {
+	durations := []struct {
+		name  string
+		value time.Duration
+	}{
+		{"wait", c.Wait},
+		{"timeout", c.Timeout},
+		{"linger", c.Linger},
+		{"lease", c.Lease},
+		{"retention", c.Retention},
+		{"stream_idle", c.StreamIdle},
+	}
+	for _, d := range durations {
+		// The store's clock counts in milliseconds.
+		if d.value < time.Millisecond {
+			return fmt.Errorf("%s %v: must be at least 1ms", d.name, d.value)
+		}
+	}
+	limits := []struct {
+		name  string
+		value int64
+	}{
+		{"max_request_body", c.MaxRequestBody},
+		{"max_response_body", c.MaxResponseBody},
+		{"buffer", c.Buffer},
+		{"waiters of a job", int64(c.WaitersPerJob)},
+		{"waiters", int64(c.Waiters)},
+	}
+	for _, l := range limits {
+		if l.value <= 0 {
+			return fmt.Errorf("%s %d: must be positive", l.name, l.value)
+		}
+	}
+	switch {
+	case strings.HasPrefix(c.Space, "_"):
+		return fmt.Errorf("space %q: names that begin with _ are reserved; choose another", c.Space)
+	case !httpguts.ValidHeaderFieldName(c.KeyHeader):
+		return fmt.Errorf("key %q: not the name of a header field", c.KeyHeader)
+	case c.Statuses != StatusesConflict && c.Statuses != StatusesIETF:
+		return fmt.Errorf("statuses %q: must be %s or %s", c.Statuses, StatusesConflict, StatusesIETF)
+	case c.Retention <= c.Timeout+c.Linger:
+		return fmt.Errorf("retention %v: must exceed timeout + linger (%v), so that no job is forgotten while an answer to it may still come; raise retention or lower linger",
+			c.Retention, c.Timeout+c.Linger)
+	}
+	for status, outcome := range c.Outcomes {
+		if status < 200 || status > 599 {
+			return fmt.Errorf("outcome %d: not the status of a complete answer (200 to 599)", status)
+		}
+		if outcome != keystore.OutcomeFinal && outcome != keystore.OutcomeFailed && outcome != keystore.OutcomeUnknown {
+			return fmt.Errorf("outcome %d: must be final, failed or unknown", status)
+		}
+	}
+	for _, m := range c.Methods {
+		if m == http.MethodConnect || !httpguts.ValidHeaderFieldName(m) {
+			return fmt.Errorf("method %q can't be protected", m)
+		}
+	}
+	return nil
+}
+
+// protects reports whether requests with this method are protected.
+func (c *Config) protects(method string) bool {
+	if len(c.Methods) > 0 {
+		return slices.Contains(c.Methods, method)
+	}
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodConnect:
+		return false
+	}
+	return true
+}
+
+// ParseOutcome returns the outcome that a word of the configuration names.
+func ParseOutcome(word string) (keystore.Outcome, error) {
+	switch word {
+	case "final":
+		return keystore.OutcomeFinal, nil
+	case "failed":
+		return keystore.OutcomeFailed, nil
+	case "unknown":
+		return keystore.OutcomeUnknown, nil
+	}
+	return 0, errors.New("must be final, failed or unknown")
+}

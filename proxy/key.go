@@ -1,0 +1,62 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/dunglas/httpsfv"
+)
+
+// maxKeyLen bounds a key, in characters.
+const maxKeyLen = 255
+
+var errNoKey = errors.New("the request has no key")
+
+// keyOf returns the request's key and the spelling in which it was sent. It is
+// errNoKey where the header is absent; an empty one is an error of its own, as
+// switching protection off by sending nothing would be a surprise.
+//
+// A key is a structured-field string (RFC 9651, section 3.3.3) or the same
+// characters bare: "abc" and abc are one key.
+func keyOf(h http.Header, name string) (key, sent string, err error) {
+	lines := h.Values(name)
+	switch len(lines) {
+	case 0:
+		return "", "", errNoKey
+	case 1:
+	default:
+		return "", "", fmt.Errorf("%s is sent %d times; send it once", name, len(lines))
+	}
+	sent = strings.Trim(lines[0], " \t")
+	key = sent
+	if strings.HasPrefix(sent, `"`) {
+		item, err := httpsfv.UnmarshalItem([]string{sent})
+		if err != nil {
+			return "", "", fmt.Errorf("%s is no structured-field string (RFC 9651, section 3.3.3)", name)
+		}
+		s, ok := item.Value.(string)
+		if !ok {
+			return "", "", fmt.Errorf("%s is no structured-field string (RFC 9651, section 3.3.3)", name)
+		}
+		if item.Params != nil && len(item.Params.Names()) > 0 {
+			return "", "", fmt.Errorf("%s has parameters; a key has none", name)
+		}
+		key = s
+	} else if strings.ContainsAny(sent, `,;"\`) {
+		return "", "", fmt.Errorf("%s looks like a list or has parameters; put a key with such characters in double quotes", name)
+	}
+	switch {
+	case key == "":
+		return "", "", fmt.Errorf("%s is empty; send a key, such as a random UUID, or leave the header out", name)
+	case len(key) > maxKeyLen:
+		return "", "", fmt.Errorf("%s has %d characters; at most %d are allowed", name, len(key), maxKeyLen)
+	}
+	for _, c := range []byte(key) {
+		if c <= ' ' || c > '~' {
+			return "", "", fmt.Errorf("%s has a character that is not visible ASCII", name)
+		}
+	}
+	return key, sent, nil
+}

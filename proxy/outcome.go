@@ -1,0 +1,149 @@
+package proxy
+
+import (
+	"encoding/json"
+	"fmt"
+	"mime"
+	"net/http"
+	"strings"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+// observation is what was seen when an attempt's handler returned.
+type observation struct {
+	answer   *keystore.Response // nil where nothing was written
+	complete bool               // the answer's end was seen, and it was whole
+	err      error              // what the handler returned
+	failure  Failure            // what that error says
+	panicked any                // what the handler panicked with
+	ended    error              // why the attempt's context had ended; nil if it had not
+	trace    *trace
+}
+
+// verdict is what an observation proves.
+type verdict struct {
+	outcome keystore.Outcome
+	reason  string
+	status  int // of the answer or error that proves a failure
+}
+
+// classify decides what an attempt's end proves. The order matters: facts of
+// the transport first, then why we ended the attempt ourselves, and the returned
+// error last, since that one can lie: a connection that was refused on a second
+// try says nothing about the first.
+func classify(seen observation, overrides map[int]keystore.Outcome) verdict {
+	if seen.answer == nil && seen.trace.soughtInVain() {
+		reason := "never sent: no connection was obtained"
+		if seen.trace.shut.Load() > 0 {
+			reason = keystore.ReasonNeverDispatched + ": the lease was half over when a connection was obtained"
+		}
+		return verdict{keystore.OutcomeFailed, reason, statusOr(seen.failure.Status, http.StatusBadGateway)}
+	}
+	switch {
+	case seen.ended != nil:
+		return verdict{outcome: keystore.OutcomeUnknown, reason: seen.ended.Error()}
+	case seen.panicked == http.ErrAbortHandler:
+		return verdict{outcome: keystore.OutcomeUnknown, reason: "the answer was cut, or its handler aborted"}
+	case seen.panicked != nil:
+		return verdict{outcome: keystore.OutcomeUnknown, reason: fmt.Sprintf("its handler panicked (%T)", seen.panicked)}
+	case seen.err != nil:
+		return classifyError(seen)
+	case !seen.complete:
+		return verdict{outcome: keystore.OutcomeUnknown, reason: "the answer was shorter than it had announced"}
+	}
+	return classifyAnswer(seen.answer, overrides)
+}
+
+func classifyError(seen observation) verdict {
+	status := seen.failure.Status
+	if seen.answer == nil && seen.trace.connected.Load() == 0 {
+		hooked := seen.trace.asked.Load() > 0
+		switch {
+		case !hooked && seen.failure.DialFailed && !seen.failure.Retried:
+			return verdict{keystore.OutcomeFailed, "never sent: the connection was refused", statusOr(status, http.StatusBadGateway)}
+		case status == http.StatusRequestTimeout, status == 499:
+		case status >= 400 && status < 500, status == http.StatusServiceUnavailable:
+			return verdict{keystore.OutcomeFailed, fmt.Sprintf("refused with status %d before any connection was sought", status), status}
+		}
+	}
+	return verdict{outcome: keystore.OutcomeUnknown, reason: "broke off: no complete answer came"}
+}
+
+func classifyAnswer(answer *keystore.Response, overrides map[int]keystore.Outcome) verdict {
+	status := answer.Status
+	v := verdict{status: status}
+	if code := refusalCode(answer); code != "" {
+		v.outcome = outcomeOfRefusal(code)
+		v.reason = fmt.Sprintf("a gateway behind this one refused with %s", code)
+		return v
+	}
+	outcome, overridden := overrides[status]
+	if !overridden {
+		outcome = outcomeOfStatus(status, answer.Header)
+	}
+	v.outcome = outcome
+	v.reason = fmt.Sprintf("answered with status %d", status)
+	if outcome == keystore.OutcomeUnknown && !overridden {
+		v.reason += fmt.Sprintf(", which may be somebody else's guess; if it proves that nothing happened, set `outcome %d failed` on the route", status)
+	}
+	return v
+}
+
+// outcomeOfStatus is what a complete answer proves by its status.
+func outcomeOfStatus(status int, header http.Header) keystore.Outcome {
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired,
+		http.StatusMisdirectedRequest, http.StatusTooEarly, http.StatusTooManyRequests:
+		return keystore.OutcomeFailed
+	case http.StatusServiceUnavailable:
+		if header.Get("Retry-After") != "" {
+			return keystore.OutcomeFailed
+		}
+		return keystore.OutcomeUnknown
+	case http.StatusRequestTimeout, 499, http.StatusBadGateway, http.StatusGatewayTimeout,
+		520, 521, 522, 523, 524, 525, 526, 527, 530, 598, 599:
+		return keystore.OutcomeUnknown
+	}
+	return keystore.OutcomeFinal
+}
+
+// outcomeOfRefusal is what the refusal of another gateway like this one proves.
+func outcomeOfRefusal(code string) keystore.Outcome {
+	switch code {
+	case CodeStoreUnavailable, CodeNotExecuted, CodeLoop, CodeKeyMissing, CodeKeyInvalid, CodeOwnerMissing, CodeRequestTooLarge:
+		return keystore.OutcomeFailed
+	case CodeKeyReused, CodeResultNotKept:
+		return keystore.OutcomeFinal
+	}
+	return keystore.OutcomeUnknown
+}
+
+// refusalCode returns the code of an answer that is a refusal of a gateway like
+// this one, or nothing.
+func refusalCode(answer *keystore.Response) string {
+	if answer.Status < 400 || len(answer.Body) == 0 {
+		return ""
+	}
+	if t, _, err := mime.ParseMediaType(http.Header(answer.Header).Get("Content-Type")); err != nil || t != problemType {
+		return ""
+	}
+	var problem struct {
+		Type string `json:"type"`
+	}
+	if json.Unmarshal(answer.Body, &problem) != nil {
+		return ""
+	}
+	code, ok := strings.CutPrefix(problem.Type, problemURN)
+	if !ok {
+		return ""
+	}
+	return code
+}
+
+func statusOr(status, otherwise int) int {
+	if status == 0 {
+		return otherwise
+	}
+	return status
+}

@@ -1,0 +1,245 @@
+package proxy
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+// The codes of refusals. They are the last part of the problem's type, and part
+// of the contract with clients.
+const (
+	CodeKeyMissing       = "key-missing"
+	CodeKeyInvalid       = "key-invalid"
+	CodeOwnerMissing     = "owner-missing"
+	CodeRequestTooLarge  = "request-too-large"
+	CodeKeyReused        = "key-reused"
+	CodeInFlight         = "in-flight"
+	CodeOutcomeUnknown   = "outcome-unknown"
+	CodeNotExecuted      = "not-executed"
+	CodeResultNotKept    = "result-not-kept"
+	CodeStoreUnavailable = "store-unavailable"
+	CodeRecordLost       = "record-lost"
+	CodeTooManyWaiters   = "too-many-waiters"
+	CodeLoop             = "loop"
+)
+
+const (
+	problemType = "application/problem+json" // RFC 9457
+	problemURN  = "urn:idempotency:"
+)
+
+// Advice is a word that a machine can act on.
+type Advice string
+
+// The advices.
+const (
+	AdviceFixRequest        Advice = "fix-request"
+	AdviceNewKey            Advice = "new-key"
+	AdviceRetrySameKey      Advice = "retry-same-key"
+	AdviceWaitForResolution Advice = "wait-for-resolution"
+	AdviceAlreadyDone       Advice = "already-done"
+)
+
+// Refusal is the gateway's own answer. It is an error, so that it can be handed
+// to whatever writes a site's error pages; [Refusal.Write] writes it as problem
+// details.
+type Refusal struct {
+	Code   string
+	Status int
+	Advice Advice
+	// Title and Detail say to a person what is the matter and what to do. They
+	// name no upstream, key or owner.
+	Title, Detail string
+	// RetryAfter is rounded up to whole seconds. Zero: none.
+	RetryAfter time.Duration
+	// Job is the job's id, where one is known, with its state and how many
+	// attempts it has had.
+	Job      string
+	State    string
+	Attempts int
+	// ExecutedStatus and ExecutedAt stand for a result that was not kept.
+	ExecutedStatus int
+	ExecutedAt     time.Time
+	// Err is what led to the refusal; for logs, not for clients.
+	Err error
+}
+
+// Error implements error.
+func (r *Refusal) Error() string {
+	if r.Err != nil {
+		return fmt.Sprintf("%s: %v", r.Code, r.Err)
+	}
+	return r.Code + ": " + r.Detail
+}
+
+// Unwrap returns what led to the refusal.
+func (r *Refusal) Unwrap() error { return r.Err }
+
+// SetHeaders sets the header fields that belong to the refusal, apart from those
+// of its body.
+func (r *Refusal) SetHeaders(h http.Header) {
+	if r.Job != "" {
+		h.Set(HeaderJob, r.Job)
+	}
+	if r.RetryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(int((r.RetryAfter+time.Second-1)/time.Second)))
+	}
+}
+
+// Write answers with the refusal as problem details (RFC 9457).
+func (r *Refusal) Write(w http.ResponseWriter) error {
+	problem := struct {
+		Type           string `json:"type"`
+		Title          string `json:"title"`
+		Status         int    `json:"status"`
+		Detail         string `json:"detail"`
+		Code           string `json:"code"`
+		Advice         Advice `json:"advice"`
+		Job            string `json:"job,omitempty"`
+		State          string `json:"state,omitempty"`
+		Attempts       int    `json:"attempts,omitempty"`
+		ExecutedStatus int    `json:"executed_status,omitempty"`
+		ExecutedAt     string `json:"executed_at,omitempty"`
+	}{
+		Type: problemURN + r.Code, Title: r.Title, Status: r.Status, Detail: r.Detail, Code: r.Code,
+		Advice: r.Advice, Job: r.Job, State: r.State, Attempts: r.Attempts, ExecutedStatus: r.ExecutedStatus,
+	}
+	if !r.ExecutedAt.IsZero() {
+		problem.ExecutedAt = r.ExecutedAt.UTC().Format(time.RFC3339)
+	}
+	body, err := json.Marshal(problem)
+	if err != nil {
+		return fmt.Errorf("encode refusal %s: %w", r.Code, err)
+	}
+	r.SetHeaders(w.Header())
+	w.Header().Set("Content-Type", problemType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)+1))
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(r.Status)
+	_, err = w.Write(append(body, '\n'))
+	return err
+}
+
+// about adds what is known of a job.
+func (r *Refusal) about(j *keystore.Job, now keystore.Time) *Refusal {
+	if j != nil {
+		r.Job, r.State, r.Attempts = j.ID, j.State(now).String(), j.AttemptCount()
+	}
+	return r
+}
+
+func refuseRequest(code, detail string) *Refusal {
+	r := &Refusal{Code: code, Status: http.StatusBadRequest, Advice: AdviceFixRequest, Detail: detail}
+	switch code {
+	case CodeKeyMissing:
+		r.Title = "An idempotency key is required"
+	case CodeKeyInvalid:
+		r.Title = "The idempotency key is not valid"
+	case CodeOwnerMissing:
+		r.Title = "The caller is not known"
+	case CodeRequestTooLarge:
+		r.Title, r.Status = "The request is too large", http.StatusRequestEntityTooLarge
+	}
+	return r
+}
+
+func refuseStore(err error) *Refusal {
+	return &Refusal{
+		Code: CodeStoreUnavailable, Status: http.StatusServiceUnavailable, Advice: AdviceRetrySameKey,
+		Title:      "Nothing was executed: the record of requests is not available",
+		Detail:     "The request was not passed on. Repeat it with the same key.",
+		RetryAfter: jitter(time.Second), Err: err,
+	}
+}
+
+func (c *Config) refuseReused() *Refusal {
+	status := http.StatusConflict
+	if c.Statuses == StatusesIETF {
+		status = http.StatusUnprocessableEntity
+	}
+	return &Refusal{
+		Code: CodeKeyReused, Status: status, Advice: AdviceNewKey,
+		Title:  "The idempotency key was used for another request",
+		Detail: "A key stands for one request: same method, host, path, query, media type and body. Use a new key for a new request.",
+	}
+}
+
+func refuseInFlight(j *keystore.Job, now keystore.Time) *Refusal {
+	return &Refusal{
+		Code: CodeInFlight, Status: http.StatusConflict, Advice: AdviceRetrySameKey,
+		Title:      "The first request with this key is still running",
+		Detail:     "Its answer will be given to a repetition with the same key.",
+		RetryAfter: retryHint(j, now),
+	}
+}
+
+// retryHint grows with what is left of the running attempt's lease, so that the
+// duplicates of a slow job don't all come back at once, again and again.
+func retryHint(j *keystore.Job, now keystore.Time) time.Duration {
+	left := time.Second
+	if j != nil {
+		left = j.LeaseEnd().Sub(now)
+	}
+	return jitter(min(max(left/8, time.Second), 30*time.Second))
+}
+
+// jitter adds up to a half.
+func jitter(d time.Duration) time.Duration {
+	return d + rand.N(d/2+1)
+}
+
+func refuseUnknown() *Refusal {
+	return &Refusal{
+		Code: CodeOutcomeUnknown, Status: http.StatusGatewayTimeout, Advice: AdviceWaitForResolution,
+		Title: "It is not known whether the request was executed",
+		Detail: "The request may have been executed. It will not be executed again before that is settled. " +
+			"Don't send it under another key; ask the operator about this job.",
+	}
+}
+
+func refuseNotExecuted(j *keystore.Job) *Refusal {
+	status := http.StatusBadGateway
+	if j != nil {
+		if a := j.LastAttempt(); a != nil && a.Evidence.Status != 0 {
+			status = a.Evidence.Status
+		}
+	}
+	return &Refusal{
+		Code: CodeNotExecuted, Status: status, Advice: AdviceRetrySameKey,
+		Title:      "The request was not executed",
+		Detail:     "The attempt that this request waited for certainly had no effect. Repeat the request with the same key.",
+		RetryAfter: jitter(time.Second),
+	}
+}
+
+func refuseNotKept(j *keystore.Job) *Refusal {
+	return &Refusal{
+		Code: CodeResultNotKept, Status: http.StatusGone, Advice: AdviceAlreadyDone,
+		Title:          "The request was executed; its answer was not kept",
+		Detail:         "The request was executed once and is not executed again. Its answer was too large to be kept, or is no longer there.",
+		ExecutedStatus: j.Result.Status, ExecutedAt: j.Result.Answered.Std(),
+	}
+}
+
+func refuseLost() *Refusal {
+	return &Refusal{
+		Code: CodeRecordLost, Status: http.StatusServiceUnavailable, Advice: AdviceWaitForResolution,
+		Title:  "The record of this request has vanished",
+		Detail: "The first request with this key was running, and its record is gone. It may have been executed.",
+	}
+}
+
+func refuseWaiters() *Refusal {
+	return &Refusal{
+		Code: CodeTooManyWaiters, Status: http.StatusServiceUnavailable, Advice: AdviceRetrySameKey,
+		Title:      "Too many repetitions of this request are waiting",
+		Detail:     "The first request with this key is still running. Repeat later with the same key.",
+		RetryAfter: jitter(2 * time.Second),
+	}
+}

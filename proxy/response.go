@@ -1,0 +1,119 @@
+package proxy
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+// The headers that the gateway sets.
+const (
+	HeaderJob        = "Idempotency-Job"         // the job's id
+	HeaderAttempt    = "Idempotency-Attempt"     // to the upstream: the attempt's number and a digest of its token
+	HeaderExpires    = "Idempotency-Expires"     // when the job will be forgotten
+	HeaderReplayed   = "Idempotent-Replayed"     // true on a replay
+	HeaderAnsweredAt = "Idempotency-Answered-At" // on a replay: when the answer was first given
+	HeaderRecorded   = "Idempotency-Recorded"    // false: the answer could not be kept in time
+)
+
+var ownHeaders = []string{HeaderJob, HeaderAttempt, HeaderExpires, HeaderReplayed, HeaderAnsweredAt, HeaderRecorded}
+
+// removeOwnHeaders takes away what only the gateway may say.
+func removeOwnHeaders(h http.Header) {
+	for _, name := range ownHeaders {
+		delete(h, name)
+	}
+}
+
+// hopByHop are the fields that concern one connection only (RFC 9110, section
+// 7.6.1), with those that older peers still use.
+var hopByHop = []string{
+	"Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
+}
+
+// notStored are end-to-end fields that belong to one delivery or one caller's
+// session, and so have no place in a replay.
+var notStored = []string{
+	"Set-Cookie", "Set-Cookie2", "Www-Authenticate", "Proxy-Authenticate", "Authentication-Info",
+	"Proxy-Authentication-Info", "Date", "Age", "Alt-Svc",
+}
+
+// endToEnd returns a copy of an answer's header without what concerns one
+// connection only, and without what only the gateway may say.
+func endToEnd(h http.Header) http.Header {
+	out := h.Clone()
+	for _, line := range h.Values("Connection") {
+		for name := range strings.SplitSeq(line, ",") {
+			delete(out, http.CanonicalHeaderKey(strings.TrimSpace(name)))
+		}
+	}
+	for _, name := range hopByHop {
+		delete(out, name)
+	}
+	removeOwnHeaders(out)
+	return out
+}
+
+// storable returns the answer as it is stored: what a replay gives.
+func storable(answer *keystore.Response) *keystore.Response {
+	stored := *answer
+	h := endToEnd(answer.Header)
+	for _, name := range notStored {
+		delete(h, name)
+	}
+	if answer.Size > 0 { // without a body it may announce that of a GET
+		delete(h, "Content-Length")
+	}
+	stored.Header = h
+	return &stored
+}
+
+// writeAnswer gives an answer with its body to a client.
+func writeAnswer(w http.ResponseWriter, answer *keystore.Response) error {
+	writeHead(w, answer)
+	if len(answer.Body) > 0 && bodyAllowed(answer.Status) {
+		if _, err := w.Write(answer.Body); err != nil {
+			return err
+		}
+	}
+	writeTrailer(w, answer.Trailer)
+	return nil
+}
+
+func writeHead(w http.ResponseWriter, answer *keystore.Response) {
+	h := w.Header()
+	for name, values := range endToEnd(answer.Header) {
+		h[name] = values
+	}
+	if bodyAllowed(answer.Status) && len(answer.Trailer) == 0 && int64(len(answer.Body)) == answer.Size &&
+		(answer.Size > 0 || h.Get("Content-Length") == "") {
+		h.Set("Content-Length", strconv.FormatInt(answer.Size, 10))
+	}
+	if _, typed := answer.Header["Content-Type"]; !typed {
+		h["Content-Type"] = nil // keeps net/http from guessing one
+	}
+	w.WriteHeader(answer.Status)
+}
+
+func writeTrailer(w http.ResponseWriter, trailer http.Header) {
+	for name, values := range trailer {
+		w.Header()[http.TrailerPrefix+name] = values
+	}
+}
+
+// setJobHeaders tells the client which job its request belongs to.
+func setJobHeaders(h http.Header, j *keystore.Job) {
+	if j == nil {
+		return
+	}
+	h.Set(HeaderJob, j.ID)
+	if !j.CompletedBy.IsZero() && !j.Expires.IsZero() {
+		h.Set(HeaderExpires, httpDate(j.Expires.Std()))
+	}
+}
+
+// httpDate formats an instant as HTTP does (RFC 9110, section 5.6.7).
+func httpDate(t time.Time) string { return t.UTC().Format(http.TimeFormat) }

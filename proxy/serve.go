@@ -1,0 +1,410 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+// Provider runs the chain of handlers that carries out one attempt.
+type Provider interface {
+	// ServeHTTP runs the chain. The request is the attempt's own; its context
+	// ends with the attempt, not with the client.
+	ServeHTTP(w http.ResponseWriter, r *http.Request) error
+	// Inspect says what an error that ServeHTTP returned means.
+	Inspect(err error) Failure
+}
+
+// Failure is what an error of a provider means.
+type Failure struct {
+	// Status is the HTTP status that the error would be answered with; zero if
+	// it has none.
+	Status int
+	// DialFailed says that the error is a connection that was refused, from a
+	// transport that reports nothing else.
+	DialFailed bool
+	// Retried says that the chain had tried more than once.
+	Retried bool
+}
+
+// Exchange is what surrounds one request.
+type Exchange struct {
+	// Asked is the request as the client sent it, before any rewrite. Nil: the
+	// request itself.
+	Asked *http.Request
+	// Owner returns the caller whom the key belongs to, or nothing.
+	Owner func() string
+	// Next serves a request that is not protected.
+	Next func(w http.ResponseWriter, r *http.Request) error
+	// Provider returns what runs an attempt, isolated from the request that
+	// asked for it. It is called in that request's goroutine.
+	Provider func() Provider
+}
+
+// Route is one place where requests are protected.
+type Route struct {
+	Config
+	gateway *Gateway
+}
+
+// NewRoute returns a route with the given settings on a gateway.
+func NewRoute(g *Gateway, c Config) (*Route, error) {
+	c = c.WithDefaults()
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return &Route{Config: c, gateway: g}, nil
+}
+
+// Serve answers a request: by passing it on unprotected, by running it as an
+// attempt of its job, with the job's stored answer, or by refusing it. A refusal
+// is returned as a *[Refusal] and not written; so is the error of an attempt
+// that certainly had no effect, as its provider returned it.
+func (rt *Route) Serve(w http.ResponseWriter, r *http.Request, x Exchange) error {
+	if !rt.protects(r.Method) {
+		rt.gateway.observer.Request(VerdictBypassed)
+		return x.Next(w, r)
+	}
+	key, sent, err := keyOf(r.Header, rt.KeyHeader)
+	if errors.Is(err, errNoKey) && !rt.KeyRequired {
+		rt.gateway.observer.Request(VerdictBypassed)
+		return x.Next(w, r)
+	}
+	release := rt.gateway.retain()
+	defer release()
+	c := &call{Route: rt, g: rt.gateway, w: w, r: r, x: x}
+	if c.x.Asked == nil {
+		c.x.Asked = r
+	}
+	switch {
+	case errors.Is(err, errNoKey):
+		err = refuseRequest(CodeKeyMissing, fmt.Sprintf("Send the header %s with a value of your own, the same on every repetition.", rt.KeyHeader))
+	case err != nil:
+		err = refuseRequest(CodeKeyInvalid, err.Error()+".")
+	default:
+		err = c.serve(key, sent)
+	}
+	var refusal *Refusal
+	switch {
+	case errors.As(err, &refusal):
+		c.verdict = strings.ReplaceAll(refusal.Code, "-", "_")
+	case err != nil && c.verdict == "":
+		c.verdict = VerdictAborted
+	}
+	rt.gateway.observer.Request(c.verdict)
+	return err
+}
+
+// call is one protected request on its way.
+type call struct {
+	*Route
+	g     *Gateway
+	w     http.ResponseWriter
+	r     *http.Request
+	x     Exchange
+	began time.Time
+
+	body    *requestBody
+	claim   keystore.Claim
+	verdict string
+}
+
+func (c *call) serve(key, sent string) error {
+	// What needs only the header is judged before the body is read, so that a
+	// client that waits for 100 Continue need not send it.
+	if c.r.Header.Get("Upgrade") != "" {
+		return refuseRequest(CodeKeyInvalid, "A request to switch protocols can't be repeated safely; send it without "+c.KeyHeader+".")
+	}
+	owner := c.x.Owner()
+	if owner == "" {
+		return refuseRequest(CodeOwnerMissing, "The site could not tell whose request this is.")
+	}
+	if c.g.stopping() {
+		return refuseStore(errStopped)
+	}
+	body, err := readBody(c.r.Body, c.r.ContentLength, c.Buffer, c.MaxRequestBody)
+	if err != nil {
+		return c.refuseBody(err)
+	}
+	defer body.release()
+	c.body = body
+	c.began = time.Now() // a slow upload is the client's, and not the upstream's, time
+
+	c.claim = keystore.Claim{
+		Token:        keystore.NewToken(),
+		Fingerprints: []keystore.Fingerprint{fingerprintRaw(c.x.Asked, body)},
+		First:        true,
+	}
+	name := keystore.NameOf(c.Space, owner, key)
+	now := c.g.store.Now()
+	job := keystore.NewJob(keystore.Job{
+		Name: name, ID: keystore.NewJobID(name), Space: c.Space, Owner: keystore.OwnerDigest(owner), KeySent: sent,
+		Fingerprint: c.claim.Fingerprints[0],
+		Request: keystore.RequestInfo{
+			Method: c.x.Asked.Method, Path: c.x.Asked.URL.Path,
+			MediaType: mediaType(c.x.Asked.Header.Get("Content-Type")), Size: body.size,
+		},
+		Created: now, Retention: c.Retention,
+	}, c.newAttempt(now))
+	return c.create(job)
+}
+
+func (c *call) newAttempt(now keystore.Time) keystore.NewAttempt {
+	return keystore.NewAttempt{Token: c.claim.Token, At: now, Lease: c.Lease, Listen: c.Timeout + c.Linger}
+}
+
+// refuseBody says why a request's body could not be taken. Nothing is claimed by then.
+func (c *call) refuseBody(err error) error {
+	var tooLarge *http.MaxBytesError
+	if errors.Is(err, errBodyTooLarge) || errors.As(err, &tooLarge) {
+		return refuseRequest(CodeRequestTooLarge, fmt.Sprintf("At most %d bytes are taken.", c.MaxRequestBody))
+	}
+	return err
+}
+
+// create is the claim: in one step it makes the job's record, or finds out what
+// is there.
+func (c *call) create(job *keystore.Job) error {
+	job.WriteID = keystore.NewWriteID()
+	sent := time.Now()
+	ctx, cancel := c.g.storeContext()
+	present, created, err := c.g.store.Create(ctx, job)
+	cancel()
+	switch {
+	case err != nil:
+		return c.ambiguous(err, keystore.AbortedClaim{Token: c.claim.Token, Written: job})
+	case created:
+		return c.run(job, sent)
+	case present == nil: // neither created nor there: a store that says this is not to be trusted
+		return refuseStore(errors.New("the store has neither created the record nor found one"))
+	}
+	return c.judge(present, sent)
+}
+
+// judge does what the one decision function says about the record that is there.
+func (c *call) judge(present *keystore.Job, sent time.Time) error {
+	for {
+		now := c.g.store.Now()
+		switch keystore.Judge(present, c.claim, now) {
+		case keystore.Own:
+			return c.run(present, sent)
+		case keystore.OwnNotLive:
+			c.g.abort(keystore.AbortedClaim{Token: c.claim.Token, Written: present}, false)
+			return refuseStore(errors.New("the claim had been given up on by the time its reply came")).about(present, now)
+		case keystore.UnknownRecipe:
+			return refuseStore(errors.New("the job's fingerprint was made by a recipe that this gateway does not know")).about(present, now)
+		case keystore.Conflict:
+			return c.refuseReused().about(present, now)
+		case keystore.Replay:
+			return c.replay(present)
+		case keystore.Start, keystore.StartSibling:
+			next := present.Start(c.newAttempt(now))
+			next.WriteID = keystore.NewWriteID()
+			sent = time.Now()
+			ctx, cancel := c.g.storeContext()
+			found, swapped, err := c.g.store.Swap(ctx, present.WriteID, next)
+			cancel()
+			if err != nil {
+				return c.ambiguous(err, keystore.AbortedClaim{Token: c.claim.Token, Written: next, Expected: present.WriteID})
+			}
+			if swapped {
+				return c.run(next, sent)
+			}
+			present = found
+		case keystore.Wait:
+			found, err := c.wait(present)
+			if err != nil || found == nil {
+				return err
+			}
+			present = found.job
+		case keystore.Lapsed:
+			written, err := c.lapse(present)
+			if err != nil {
+				return refuseStore(err).about(present, now)
+			}
+			present = written
+		case keystore.Blocked:
+			return refuseUnknown().about(present, now)
+		case keystore.NotExecuted:
+			return refuseNotExecuted(present).about(present, now)
+		default: // RecordLost; Create is not possible here, as whoever comes here only reads
+			return refuseLost()
+		}
+		c.claim.First = false
+	}
+}
+
+// ambiguous refuses a request of whose claim nobody knows whether it landed.
+// Nothing was sent, and in the background the record comes to say so.
+func (c *call) ambiguous(err error, aborted keystore.AbortedClaim) error {
+	if !errors.Is(err, keystore.ErrNotApplied) && !definite(err) {
+		c.g.abort(aborted, false)
+	}
+	if errors.Is(err, keystore.ErrCorrupt) {
+		c.g.log.Error("a job's record can't be read; requests with its key are refused until it is removed",
+			slog.String("record", aborted.Written.Name.String()), slog.Any("error", err))
+	}
+	return refuseStore(err)
+}
+
+// lapse writes down that leases have ended.
+func (c *call) lapse(present *keystore.Job) (*keystore.Job, error) {
+	ctx, cancel := c.g.storeContext()
+	defer cancel()
+	if err := c.g.store.Index(ctx, keystore.IndexEntryOf(present)); err != nil {
+		return nil, err
+	}
+	wrote := false
+	j, err := c.g.update(ctx, present.Name, present, true, 2, func(found *keystore.Job) (*keystore.Job, bool) {
+		wrote = false
+		if found == nil {
+			return nil, false
+		}
+		next := found.Lapse(c.g.store.Now())
+		wrote = next != nil
+		return next, false
+	})
+	if err == nil && wrote {
+		c.g.observer.Incident(IncidentLapsed)
+		c.g.log.Warn("a lease lapsed: it is unknown whether its attempt was executed", slog.String("job", present.ID))
+	}
+	return j, err
+}
+
+// found is a record as a waiter's last look saw it; nil where there was none.
+type found struct{ job *keystore.Job }
+
+// wait waits until the job is no longer running. It returns nil without an error
+// if the client has left.
+func (c *call) wait(present *keystore.Job) (*found, error) {
+	rm, leave, err := c.g.enter(present, c.WaitersPerJob, c.Waiters)
+	if err != nil {
+		return nil, refuseWaiters().about(present, c.g.store.Now())
+	}
+	defer leave()
+	reader := c.claim
+	reader.First = false
+	timer := time.NewTimer(c.Wait)
+	defer timer.Stop()
+	_, _, changed := c.g.look(rm)
+	var lookErr error
+	for {
+		select {
+		case <-changed:
+			var j *keystore.Job
+			j, lookErr, changed = c.g.look(rm)
+			if lookErr != nil {
+				continue
+			}
+			if keystore.Judge(j, reader, c.g.store.Now()) != keystore.Wait {
+				c.verdict = VerdictWaited
+				return &found{j}, nil
+			}
+			present = j
+		case <-timer.C:
+			if lookErr != nil {
+				return nil, refuseStore(lookErr).about(present, c.g.store.Now())
+			}
+			return nil, refuseInFlight(present, c.g.store.Now()).about(present, c.g.store.Now())
+		case <-c.g.draining:
+			return nil, refuseInFlight(nil, 0).about(present, c.g.store.Now())
+		case <-c.r.Context().Done():
+			c.verdict = VerdictAborted
+			return nil, nil
+		}
+	}
+}
+
+// replay gives the job's stored answer.
+func (c *call) replay(j *keystore.Job) error {
+	setJobHeaders(c.w.Header(), j)
+	if j.Result.NotKept {
+		return refuseNotKept(j).about(j, c.g.store.Now())
+	}
+	if c.verdict == "" {
+		c.verdict = VerdictReplayed
+	}
+	c.w.Header().Set(HeaderReplayed, "true")
+	c.w.Header().Set(HeaderAnsweredAt, httpDate(j.Result.Answered.Std()))
+	return c.deliver(writeAnswer(c.w, j.Result))
+}
+
+// deliver drops the error of a client that has left: it is no failure of the
+// request, whose answer is stored.
+func (c *call) deliver(err error) error {
+	if err != nil {
+		c.g.log.Debug("client left before the end of its answer", slog.Any("error", err))
+	}
+	return nil
+}
+
+// run runs the attempt that this request has claimed, and answers with what
+// comes of it.
+func (c *call) run(job *keystore.Job, sent time.Time) error {
+	a := c.start(c.r, job, c.claim.Token, sent, c.began.Add(c.Timeout), c.body, c.x.Provider())
+	var rep reply
+	select {
+	case rep = <-a.reply:
+	case <-c.r.Context().Done():
+		c.verdict = VerdictAborted
+		return nil // the attempt goes on
+	}
+	if rep.job == nil {
+		rep.job = job
+	}
+	if rep.superseded {
+		// From here on this request is a reader like any other.
+		c.claim.Token, c.claim.First = keystore.Token{}, false
+		return c.judge(rep.job, sent)
+	}
+	c.verdict = VerdictExecuted
+	setJobHeaders(c.w.Header(), rep.job)
+	if rep.refusal != nil {
+		return rep.refusal.about(rep.job, c.g.store.Now())
+	}
+	if !rep.recorded {
+		c.w.Header().Set(HeaderRecorded, "false")
+	}
+	if rep.err != nil {
+		return rep.err
+	}
+	if rep.rest != nil {
+		return c.passOn(rep)
+	}
+	return c.deliver(writeAnswer(c.w, rep.answer))
+}
+
+// passOn gives an answer that is too large to be kept, as it comes.
+func (c *call) passOn(rep reply) error {
+	defer rep.rest.Close()
+	writeHead(c.w, rep.answer)
+	flush := http.NewResponseController(c.w)
+	if _, err := c.w.Write(rep.answer.Body); err != nil {
+		return c.deliver(err)
+	}
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := rep.rest.Read(buf)
+		if n > 0 {
+			if _, err := c.w.Write(buf[:n]); err != nil {
+				return c.deliver(err)
+			}
+			_ = flush.Flush()
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF):
+			writeTrailer(c.w, rep.trailer())
+			return nil
+		default:
+			// The client must see that the answer is not whole.
+			panic(http.ErrAbortHandler)
+		}
+	}
+}

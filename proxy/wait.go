@@ -1,0 +1,124 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+// room is where the duplicates of one job wait on this gateway. One goroutine
+// watches the job for all of them.
+type room struct {
+	name    keystore.Name
+	leave   context.CancelFunc
+	kick    chan struct{} // asks the watcher to look now
+	waiters int
+
+	// What was seen last, guarded by the gateway's mu; changed is closed and
+	// replaced with each new look.
+	job     *keystore.Job
+	err     error
+	changed chan struct{}
+}
+
+var errTooManyWaiters = errors.New("too many waiters")
+
+const (
+	// lookInterval is how often a room looks by itself, in case that a hint was lost.
+	lookInterval = 5 * time.Second
+	// lookPause is the least time between two looks that no hint asked for.
+	lookPause = 250 * time.Millisecond
+)
+
+// enter makes the caller wait in the job's room. The caller must leave it by
+// calling the returned function.
+func (g *Gateway) enter(j *keystore.Job, perJob, total int) (*room, func(), error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	rm := g.rooms[j.Name]
+	if g.waiters >= total || (rm != nil && rm.waiters >= perJob) {
+		return nil, nil, errTooManyWaiters
+	}
+	if rm == nil {
+		ctx, cancel := context.WithCancel(g.ctx)
+		rm = &room{name: j.Name, leave: cancel, kick: make(chan struct{}, 1), job: j, changed: make(chan struct{})}
+		g.rooms[j.Name] = rm
+		release := g.retain()
+		go func() {
+			defer release()
+			g.watch(ctx, rm)
+		}()
+	} else if rm.job == nil || rm.job.WriteID != j.WriteID {
+		// The caller knows another record than the room; which is newer, only
+		// the store can tell.
+		select {
+		case rm.kick <- struct{}{}:
+		default:
+		}
+	}
+	rm.waiters++
+	g.waiters++
+	return rm, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		rm.waiters--
+		g.waiters--
+		if rm.waiters == 0 {
+			rm.leave()
+			delete(g.rooms, rm.name)
+		}
+	}, nil
+}
+
+// next waits for the watcher's next look, and returns what it saw. The channel
+// is that of the last look the caller knows of; nil for the first call.
+func (g *Gateway) look(rm *room) (j *keystore.Job, err error, changed <-chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return rm.job, rm.err, rm.changed
+}
+
+// watch looks at a job whenever a hint, the end of its lease, or time asks for it.
+func (g *Gateway) watch(ctx context.Context, rm *room) {
+	seen := rm.job
+	for {
+		var id keystore.WriteID
+		pause := lookPause
+		if seen != nil {
+			id = seen.WriteID
+			pause = min(max(seen.LeaseEnd().Sub(g.store.Now())+time.Millisecond, lookPause), lookInterval)
+		}
+		hint, stop := g.store.Watch(ctx, rm.name, id)
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+		case <-hint:
+		case <-rm.kick:
+		case <-timer.C:
+		}
+		timer.Stop()
+		stop()
+		if ctx.Err() != nil {
+			return
+		}
+		getCtx, cancel := context.WithTimeout(ctx, storeTime)
+		j, err := g.store.Get(getCtx, rm.name)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		g.mu.Lock()
+		rm.err = err
+		if err == nil {
+			rm.job, seen = j, j
+		}
+		close(rm.changed)
+		rm.changed = make(chan struct{})
+		g.mu.Unlock()
+		if err != nil || j == nil {
+			seen = nil
+		}
+	}
+}
