@@ -15,6 +15,21 @@ import (
 
 var errBodyTooLarge = errors.New("request body is too large")
 
+// ErrBodyUnfinished is in the chain of the error that [Route.Serve] returns for a
+// request whose body the client never finished. Nothing was claimed or sent.
+var ErrBodyUnfinished = errors.New("request body was not finished")
+
+// clientReader tells the errors of the client from those of the machine.
+type clientReader struct{ io.Reader }
+
+func (c clientReader) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	if err != nil && err != io.EOF {
+		err = fmt.Errorf("%w: %w", ErrBodyUnfinished, err)
+	}
+	return n, err
+}
+
 // requestBody is a request's body, read whole before anything is claimed: in
 // memory, or past a threshold in a temporary file. Each attempt reads it from
 // the start.
@@ -45,14 +60,14 @@ func readBody(r io.Reader, declared, buffer, limit int64) (*requestBody, error) 
 	if declared > 0 {
 		mem.Grow(int(min(declared, buffer)) + bytes.MinRead)
 	}
-	src := io.TeeReader(io.LimitReader(r, limit+1), h)
+	src := io.TeeReader(io.LimitReader(clientReader{r}, limit+1), h)
 	n, err := io.Copy(&mem, io.LimitReader(src, buffer))
 	if err == nil && n == buffer {
 		err = b.spill(&mem, src)
 	}
 	if err != nil {
 		b.release()
-		return nil, fmt.Errorf("read request body: %w", err)
+		return nil, fmt.Errorf("buffer request body: %w", err)
 	}
 	if b.file == nil {
 		b.mem, b.size = mem.Bytes(), n

@@ -165,7 +165,10 @@ func (c *call) refuseBody(err error) error {
 	if errors.Is(err, errBodyTooLarge) || errors.As(err, &tooLarge) {
 		return refuseRequest(CodeRequestTooLarge, fmt.Sprintf("At most %d bytes are taken.", c.MaxRequestBody))
 	}
-	return err
+	if errors.Is(err, ErrBodyUnfinished) {
+		return err
+	}
+	return refuseStore(err) // a full disk, most likely
 }
 
 // create is the claim: in one step it makes the job's record, or finds out what

@@ -1,0 +1,167 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+// fixture is a route on a gateway, in front of an upstream that counts how often
+// it was executed. It works inside a synctest bubble: there is no network.
+type fixture struct {
+	t          testing.TB
+	store      keystore.Store
+	mem        *memStore
+	gateway    *Gateway
+	route      *Route
+	executions atomic.Int32
+	// serve is the upstream. The default answers 200 with the number of the execution.
+	serve func(w http.ResponseWriter, r *http.Request) error
+	fail  Failure
+	incs  incidents
+}
+
+// incidents counts what the observer is told.
+type incidents struct {
+	mu       sync.Mutex
+	count    map[Incident]int
+	verdicts map[string]int
+}
+
+func (i *incidents) Request(v string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.verdicts[v]++
+}
+func (i *incidents) Attempt(string, string, time.Duration) {}
+func (i *incidents) Incident(n Incident) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.count[n]++
+}
+
+func (i *incidents) of(n Incident) int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.count[n]
+}
+
+func newFixture(t testing.TB, c Config) *fixture {
+	mem := newMemStore()
+	f := newFixtureOn(t, mem, c)
+	f.mem = mem
+	return f
+}
+
+func newFixtureOn(t testing.TB, store keystore.Store, c Config) *fixture {
+	t.Helper()
+	f := &fixture{t: t, store: store}
+	f.incs.count, f.incs.verdicts = make(map[Incident]int), make(map[string]int)
+	f.gateway = NewGateway(store, GatewayOptions{Observer: &f.incs})
+	t.Cleanup(f.gateway.Close)
+	var err error
+	if f.route, err = NewRoute(f.gateway, c); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func (f *fixture) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
+	n := f.executions.Add(1)
+	if f.serve != nil {
+		return f.serve(w, r)
+	}
+	_, err := fmt.Fprintf(w, "execution %d", n)
+	return err
+}
+
+func (f *fixture) Inspect(error) Failure { return f.fail }
+
+// result is what a client got.
+type result struct {
+	*httptest.ResponseRecorder
+	err error
+}
+
+func (r result) code() string {
+	var problem struct{ Code string }
+	_ = json.Unmarshal(r.Body.Bytes(), &problem)
+	return problem.Code
+}
+
+// request describes a request; the zero value is a POST with the key k1 and the
+// body {"amount":1} by alice.
+type request struct {
+	method, url, key, owner, body, contentType string
+	header                                     http.Header
+	reader                                     io.Reader
+	ctx                                        context.Context
+}
+
+func (f *fixture) do(q request) result {
+	orDefault(&q.method, http.MethodPost)
+	orDefault(&q.url, "http://api.example/pay")
+	orDefault(&q.key, "k1")
+	orDefault(&q.owner, "alice")
+	orDefault(&q.body, `{"amount":1}`)
+	orDefault(&q.contentType, "application/json")
+	if q.ctx == nil {
+		q.ctx = f.t.Context()
+	}
+	if q.reader == nil {
+		q.reader = strings.NewReader(q.body)
+	}
+	r := httptest.NewRequestWithContext(q.ctx, q.method, q.url, q.reader)
+	r.Header.Set("Content-Type", q.contentType)
+	if q.key != "none" {
+		r.Header.Set(f.route.KeyHeader, q.key)
+	}
+	for name, values := range q.header {
+		r.Header[name] = values
+	}
+	w := httptest.NewRecorder()
+	err := f.route.Serve(w, r, Exchange{
+		Owner:    func() string { return strings.TrimPrefix(q.owner, "nobody") },
+		Next:     f.ServeHTTP,
+		Provider: func() Provider { return f },
+	})
+	if refusal, ok := err.(*Refusal); ok {
+		_ = refusal.Write(w)
+		err = nil
+	}
+	return result{w, err}
+}
+
+func (f *fixture) wantExecutions(n int32) {
+	f.t.Helper()
+	if got := f.executions.Load(); got != n {
+		f.t.Errorf("%d executions at the upstream, want %d", got, n)
+	}
+}
+
+func (r result) want(t testing.TB, status int, code string) result {
+	t.Helper()
+	if r.err != nil || r.Code != status || r.code() != code {
+		t.Errorf("got %d %q (error %v): %s; want %d %q", r.Code, r.code(), r.err, r.Body, status, code)
+	}
+	return r
+}
+
+func (r result) wantBody(t testing.TB, status int, body string, replayed bool) result {
+	t.Helper()
+	if r.err != nil || r.Code != status || r.Body.String() != body || (r.Header().Get(HeaderReplayed) == "true") != replayed {
+		t.Errorf("got %d %q replayed=%q (error %v); want %d %q replayed=%t",
+			r.Code, r.Body, r.Header().Get(HeaderReplayed), r.err, status, body, replayed)
+	}
+	return r
+}
