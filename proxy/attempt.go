@@ -491,7 +491,13 @@ func (a *attempt) cut(ctx context.Context) {
 // if that can be done in time, and in the background otherwise.
 func (g *Gateway) abort(c keystore.AbortedClaim, now bool) {
 	g.observer.Incident(IncidentAborted)
-	decide := func(present *keystore.Job) (*keystore.Job, bool) { return c.Next(present, g.store.Now()) }
+	decide := func(present *keystore.Job) (*keystore.Job, bool) {
+		if c.Contradicts(present) {
+			g.observer.Incident(IncidentContradicted)
+			g.log.Error("an attempt that was never dispatched was resolved as succeeded", slog.String("job", present.ID))
+		}
+		return c.Next(present, g.store.Now())
+	}
 	if now {
 		ctx, cancel := context.WithTimeout(g.ctx, answerTime)
 		_, err := g.update(ctx, c.Written.Name, c.Written, true, 1, decide)
