@@ -38,14 +38,39 @@ func (c AbortedClaim) Next(present *Job, at Time) (next *Job, create bool) {
 		// The swap may still land. Rewriting the record under another write id
 		// shuts it out. What else that swap would have recorded, and is true in
 		// itself, is in Written and so is kept.
-		return c.neverDispatched(c.Written, at), false
+		next = c.neverDispatched(c.Written, at)
+		if next != nil && !present.Expires.IsZero() {
+			next.Expires = present.Expires // the job was open, and goes on being so
+		}
+		return next, false
 	}
-	return nil, false // another write came first, and write ids don't come back
+	// Another write came first, and write ids don't come back: the swap can't
+	// land. What it would have recorded of other attempts is true all the same.
+	return c.proven(present, at), false
 }
 
+// Contradicts reports whether somebody resolved as succeeded, in the present
+// record, what this claim knows to have had no effect: its own attempt, or one
+// that its write would have recorded as failed.
+func (c AbortedClaim) Contradicts(present *Job) bool {
+	if present == nil {
+		return false
+	}
+	for i := range present.Attempts {
+		a := &present.Attempts[i]
+		if a.State == AttemptSucceeded && a.Resolution != nil && a.Resolution.State == AttemptSucceeded &&
+			(a.Token == c.Token || c.Written.Attempt(a.Token).proved()) {
+			return true
+		}
+	}
+	return false
+}
+
+// neverDispatched settles the claim's own attempt. One that was resolved or
+// discarded meanwhile only gets its gateway's last word, so that the job can be
+// forgotten.
 func (c AbortedClaim) neverDispatched(j *Job, at Time) *Job {
-	a := j.Attempt(c.Token)
-	if a == nil || !a.Unresolved() {
+	if j.Attempt(c.Token) == nil {
 		return nil
 	}
 	reason := ReasonNeverDispatched
@@ -53,4 +78,25 @@ func (c AbortedClaim) neverDispatched(j *Job, at Time) *Job {
 		reason += ": " + c.Reason
 	}
 	return j.Report(Report{Token: c.Token, Outcome: OutcomeFailed, Reason: reason, At: at}).Next
+}
+
+// proven returns the record with the failures that the claim's write would have
+// recorded of other attempts, or nil if it knows them all.
+func (c AbortedClaim) proven(present *Job, at Time) (next *Job) {
+	for i := range c.Written.Attempts {
+		w := &c.Written.Attempts[i]
+		if a := present.Attempt(w.Token); a == nil || !w.proved() {
+			continue
+		}
+		s := present.Report(Report{Token: w.Token, Outcome: OutcomeFailed, Reason: w.Reason, Evidence: w.Evidence, At: at})
+		if s.Next != nil {
+			next, present = s.Next, s.Next
+		}
+	}
+	return next
+}
+
+// proved reports whether the attempt's own gateway said that it had no effect.
+func (a *Attempt) proved() bool {
+	return a != nil && a.State == AttemptFailed && a.Resolution == nil && !a.Ended.IsZero()
 }

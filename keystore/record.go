@@ -40,6 +40,10 @@ var (
 		IndefLength:       cbor.IndefLengthForbidden,
 		MaxArrayElements:  1 << 20,
 		MaxMapPairs:       1 << 20,
+		// Paths, media types and header values are whatever bytes the peer sent.
+		// The encoder takes them, so a decoder that refused them would make a
+		// claimed or completed job unreadable for ever.
+		UTF8: cbor.UTF8DecodeInvalid,
 	}.DecMode())
 )
 

@@ -129,8 +129,13 @@ func (j *Job) Report(r Report) Settlement {
 		s.Contradicts = r.Outcome == OutcomeFinal
 		return s
 	case AttemptSucceeded:
-		if a.Resolution == nil {
-			return Settlement{Effect: EffectAlreadyWon}
+		if a.Resolution == nil || a.Resolution.State != AttemptSucceeded {
+			// Its own commit took the slot. If that overruled a resolution, say so
+			// again: the reply to the write that found it out may have been lost.
+			return Settlement{
+				Effect:      EffectAlreadyWon,
+				Contradicts: a.Resolution != nil && r.Outcome == OutcomeFinal,
+			}
 		}
 		contradicts := r.Outcome == OutcomeFailed ||
 			(r.Outcome == OutcomeFinal && !j.Result.sameAs(r.Response))
@@ -179,11 +184,13 @@ func (j *Job) discard(i int, r Report) Settlement {
 	return Settlement{Next: next, Effect: EffectDiscarded}
 }
 
-// note keeps what a report saw on an attempt whose state stands.
+// note keeps what a report saw on an attempt whose state stands. A contradiction
+// is told even where nothing is left to write: the write that recorded it may
+// have landed without its reply.
 func (j *Job) note(i int, r Report, contradicts bool) Settlement {
 	a := &j.Attempts[i]
 	if !a.Ended.IsZero() || (r.Outcome == OutcomeUnknown && r.Listening) {
-		return Settlement{}
+		return Settlement{Contradicts: contradicts}
 	}
 	next := j.clone()
 	next.end(i, a.State, r)
@@ -247,9 +254,6 @@ func Recover(present, last *Job, r Report) Settlement {
 	again.Number = next.AttemptCount() + 1
 	again.Version = next.Version
 	next.Attempts = append(next.Attempts, again)
-	if r.Outcome == OutcomeRunning || r.Outcome == OutcomeUnknown {
-		next.Expires = 0
-	}
 	s := next.Report(r)
 	if s.Next == nil {
 		s.Next = next

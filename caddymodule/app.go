@@ -1,0 +1,127 @@
+package caddymodule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// appName is the app's module id.
+const appName = "idempotency"
+
+// App opens the stores that the idempotency handlers of a configuration use,
+// once each, when the configuration starts. It has no settings, and exists by
+// itself wherever there is a handler.
+//
+// When the process is exiting, it lets running attempts come to their end,
+// within the grace period of the http app; what is still running then is
+// recorded as unknown. Without a grace period, which the http app takes for
+// endless, they get as long as the longest timeout of the handlers and a little
+// more. On a reload nothing is cut.
+type App struct {
+	ctx     caddy.Context
+	log     slog.Handler
+	openers map[storeKey]StoreOpener
+	longest time.Duration // the longest timeout of the handlers
+	stores  []*sharedStore
+}
+
+// CaddyModule returns the Caddy module information.
+func (*App) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  appName,
+		New: func() caddy.Module { return new(App) },
+	}
+}
+
+// Provision sets up the app. It opens nothing.
+func (a *App) Provision(ctx caddy.Context) error {
+	a.ctx = ctx
+	a.log = ctx.Slogger().Handler()
+	if err := metrics.register(ctx.GetMetricsRegistry()); err != nil {
+		return err
+	}
+	events, err := ctx.App("events")
+	if err != nil {
+		return fmt.Errorf("get the events app: %w", err)
+	}
+	return events.(*caddyevents.App).On("stopping", a)
+}
+
+// use is how a handler says, while it is provisioned, what it will need.
+func (a *App) use(o StoreOpener, timeout time.Duration) {
+	if a.openers == nil {
+		a.openers = make(map[storeKey]StoreOpener)
+	}
+	a.openers[keyOf(o)] = o
+	a.longest = max(a.longest, timeout)
+}
+
+// Start opens the stores.
+func (a *App) Start() error {
+	began(a)
+	for _, opener := range a.openers {
+		s, err := acquire(opener)
+		if err != nil {
+			return errors.Join(err, a.Cleanup())
+		}
+		a.stores = append(a.stores, s)
+	}
+	return nil
+}
+
+// Stop does nothing. On a reload, requests of this configuration go on, and may
+// yet begin attempts. When the process exits, the stopping event has started
+// the draining; to wait for its end here could hold up the http app, whose turn
+// may come later.
+func (a *App) Stop() error { return nil }
+
+// Cleanup gives up the stores.
+func (a *App) Cleanup() error {
+	for _, s := range a.stores {
+		s.release()
+	}
+	a.stores = nil
+	ended(a)
+	return nil
+}
+
+// Handle is told when the configuration is about to be stopped.
+func (a *App) Handle(context.Context, caddy.Event) error {
+	if caddy.Exiting() {
+		beginDraining(a.patience())
+	}
+	return nil
+}
+
+// exitMargin is added to the longest timeout for what comes after it: to give
+// and to record the answer.
+const exitMargin = 5 * time.Second
+
+// patience returns how long servers go on serving after the exit has begun, and
+// how long attempts may take from then on.
+func (a *App) patience() (delay, grace time.Duration) {
+	grace = a.longest + exitMargin
+	if app, err := a.ctx.AppIfConfigured("http"); err == nil {
+		server := app.(*caddyhttp.App)
+		delay = time.Duration(server.ShutdownDelay)
+		if server.GracePeriod > 0 {
+			grace = time.Duration(server.GracePeriod)
+		}
+	}
+	return delay, grace
+}
+
+// Interface guards
+var (
+	_ caddy.App           = (*App)(nil)
+	_ caddy.Provisioner   = (*App)(nil)
+	_ caddy.CleanerUpper  = (*App)(nil)
+	_ caddyevents.Handler = (*App)(nil)
+)

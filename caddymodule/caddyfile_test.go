@@ -1,0 +1,199 @@
+package caddymodule
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Each file has a Caddyfile, a line of hyphens, and the JSON that it stands for.
+func TestAdapt(t *testing.T) {
+	t.Setenv("REDIS_URL", "redis://localhost:6379")
+	t.Setenv("STATE_DIR", t.TempDir())
+	files, err := filepath.Glob("testdata/*.caddyfiletest")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no fixtures: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".caddyfiletest"), func(t *testing.T) {
+			config, want, found := strings.Cut(readFile(t, file), "\n----------\n")
+			if !found {
+				t.Fatal("there is no line of hyphens")
+			}
+			adapted, err := adapt(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got bytes.Buffer
+			if err := json.Indent(&got, adapted, "", "\t"); err != nil {
+				t.Fatal(err)
+			}
+			if got.String() != strings.TrimSpace(want) {
+				t.Errorf("adapted to\n%s\nwant\n%s", got.String(), want)
+			}
+			if err := validateJSON(adapted); err != nil {
+				t.Errorf("not valid: %v", err)
+			}
+		})
+	}
+}
+
+// What is wrong is told with the line it is in, the option, and what to do.
+func TestMOD10WrongOptionsAreRefusedWithLineAndRemedy(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, options string
+		where         string // text in the line that the error names
+		want          []string
+	}{
+		{"no owner", "wait 5s", "idempotency {", []string{"owner: not given", "`owner shared`", "{http.auth.user.id}"}},
+		{"no options", "", "idempotency {", []string{"owner: not given"}},
+		{"literal owner", "wait 5s\nowner alice", "owner alice", []string{`owner "alice"`, "`owner shared`"}},
+		{"owner with escaped braces", `owner \{alice\}`, "owner", []string{"`owner shared`"}},
+		{"owner of the process", "owner {env.USER}", "owner", []string{"same for all callers", "`owner shared`"}},
+		{"owner of two words", "owner shared alice", "owner", []string{"owner shared alice", "write `owner {http.auth.user.id}`"}},
+		{"empty owner", `owner ""`, "owner", []string{"empty", "`owner shared`"}},
+		{"owner without a word", "owner", "owner", []string{"`owner shared`"}},
+
+		{"unknown option", "owner shared\nleese 5s", "leese", []string{"leese: there is no such option", "lease", "max_request_body"}},
+		{"unknown store", "owner shared\nstore mongodb localhost", "store", []string{"store mongodb", "`store redis <url>`", "`store bolt [<path>]`"}},
+		{"no store", "store\nowner shared", "store", []string{"`store redis <url>`"}},
+		{"two stores", "owner shared\nstore bolt\nspace x\nstore redis redis://h", "store redis", []string{"store: given twice", "keep one"}},
+		{"redis without a URL", "owner shared\nstore redis", "store redis", []string{"store redis redis://host:6379"}},
+		{"redis with two", "owner shared\nstore redis redis://a redis://b", "store redis", []string{"nothing else"}},
+		{"redis with a block", "owner shared\nstore redis redis://a {\n\tdb 1\n}", "db 1", []string{"remove the block"}},
+		{"redis with another scheme", "owner shared\nstore redis http://a", "store redis", []string{"redis://", "rediss://"}},
+		{"redis with a bad database", "owner shared\nstore redis redis://a/b/c", "store redis", []string{"redis://user:password@host:6379/0"}},
+		{"bolt with two", "owner shared\nstore bolt a b", "store bolt", []string{"`store bolt`"}},
+		{"bolt with nothing", "owner shared\nstore bolt \"\"", "store bolt", []string{"leave it out"}},
+		{"bolt with a block", "owner shared\nstore bolt {\n\tsync off\n}", "sync", []string{"remove the block"}},
+
+		{"zero wait", "owner shared\nwait 0s", "wait", []string{"wait 0s", "at least 1ms", "leave the option out"}},
+		{"negative timeout", "owner shared\ntimeout -1s", "timeout", []string{"timeout -1s", "at least 1ms"}},
+		{"negative linger", "owner shared\nlinger -1s", "linger", []string{"linger -1s", "at least 1ms"}},
+		{"zero lease", "lease 0\nowner shared", "lease", []string{"lease 0", "at least 1ms"}},
+		{"negative lease", "lease -1s\nowner shared", "lease", []string{"lease -1s", "at least 1ms"}},
+		{"zero retention", "owner shared\nretention 0d", "retention", []string{"retention 0d", "at least 1ms"}},
+		{"no duration", "owner shared\nwait soon", "wait", []string{"wait soon: not a duration", "30s"}},
+		{"a number alone", "owner shared\nwait 5", "wait", []string{"wait 5: not a duration", "30s"}},
+		{"two durations", "owner shared\nwait 5s 6s", "wait", []string{"wait 5s 6s", "`wait <duration>`"}},
+		{"missing duration", "owner shared\nwait\nspace a", "wait", []string{"`wait <duration>`"}},
+		{"wait given twice", "owner shared\nwait 5s\nspace a\nwait 6s", "wait 6s", []string{"wait: given twice", "keep one"}},
+
+		{"short retention", "owner shared\nretention 11m\nspace a", "retention", []string{"retention 11m0s", "timeout + linger (11m0s)", "raise retention or lower linger"}},
+		{"long linger", "owner shared\nspace a\nlinger 24h", "linger", []string{"retention 24h0m0s", "raise retention or lower linger"}},
+		{"long timeout", "owner shared\nspace a\ntimeout 24h", "timeout", []string{"retention 24h0m0s", "raise retention or lower linger"}},
+
+		{"reserved space", "owner shared\nspace _internal\nwait 1s", "space", []string{`space "_internal"`, "reserved", "choose another"}},
+		{"space with a placeholder", "owner shared\nspace {host}", "space", []string{"not replaced", "fixed name"}},
+		{"space without a name", "owner shared\nspace", "space", []string{"`space <name>`"}},
+
+		{"key without anything", "owner shared\nkey", "key", []string{"`key [<header>] [required|optional]`"}},
+		{"key with another word", "owner shared\nkey X-Key always", "key", []string{"key X-Key always", "required or optional"}},
+		{"key in the wrong order", "owner shared\nkey required X-Key", "key", []string{"required or optional"}},
+		{"key that is no header", "owner shared\nkey X:Key", "key", []string{`key "X:Key"`}},
+		{"key with three words", "owner shared\nkey X-Key required optional", "key", []string{"`key [<header>] [required|optional]`"}},
+
+		{"no method", "owner shared\nmethods", "methods", []string{"`methods <method...>`"}},
+		{"method given twice", "owner shared\nmethods POST put post", "methods", []string{"methods POST: given twice", "keep one"}},
+		{"method that can't be", "owner shared\nmethods CONNECT", "methods", []string{"CONNECT"}},
+
+		{"zero body", "owner shared\nmax_request_body 0", "max_request_body", []string{"max_request_body 0", "at least 1"}},
+		{"negative body", "owner shared\nmax_request_body -1", "max_request_body", []string{"not a size", "32MiB"}},
+		{"no size", "owner shared\nmax_response_body big", "max_response_body", []string{"not a size", "32MiB"}},
+		{"too large a size", "owner shared\nmax_response_body 10EiB", "max_response_body", []string{"not a size"}},
+		{"size in two words", "owner shared\nmax_response_body 1 MiB", "max_response_body", []string{"`max_response_body <size>`"}},
+
+		{"zero waiters", "owner shared\nwaiters 0", "waiters", []string{"0 is not a positive number"}},
+		{"negative waiters", "owner shared\nwaiters 5 -1", "waiters", []string{"-1 is not a positive number"}},
+		{"fewer waiters in all", "owner shared\nwaiters 50 10", "waiters", []string{"fewer in all", "raise the second number"}},
+		{"three waiters", "owner shared\nwaiters 1 2 3", "waiters", []string{"`waiters <per job> [<in all>]`"}},
+
+		{"outcome without a word", "owner shared\noutcome 503", "outcome", []string{"`outcome <status...> final|failed|unknown`"}},
+		{"outcome with another word", "owner shared\noutcome 503 maybe", "outcome", []string{"final, failed or unknown"}},
+		{"outcome of no status", "owner shared\noutcome 5xx failed", "outcome", []string{"5xx", "200 to 599"}},
+		{"outcome of an informational status", "owner shared\noutcome 103 failed", "outcome", []string{"103", "200 to 599"}},
+		{"outcome given twice", "owner shared\noutcome 500 503 failed\noutcome 502 503 final", "outcome 502", []string{"503 has an outcome already", "once"}},
+
+		{"other statuses", "owner shared\nstatuses strict", "statuses", []string{"conflict (409", "ietf (422)"}},
+		{"two statuses", "owner shared\nstatuses ietf conflict", "statuses", []string{"`statuses conflict|ietf`"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			config := fmt.Sprintf(":80 {\n\tidempotency {\n%s\n\t}\n}\n", c.options)
+			_, err := adaptAsIs(config)
+			if err == nil {
+				t.Fatalf("accepted:\n%s", config)
+			}
+			for _, want := range append(c.want, fmt.Sprintf("at Caddyfile:%d", lineOf(config, c.where))) {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("got  %v\nwant %s", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestMOD10ArgumentsOfTheDirectiveAreRefused(t *testing.T) {
+	t.Parallel()
+	_, err := adaptAsIs(":80 {\n\tidempotency max_request_body 1MB\n}\n")
+	if err == nil || !strings.Contains(err.Error(), "takes no arguments but a matcher") || !strings.Contains(err.Error(), "Caddyfile:2") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A configuration in JSON has no lines, but is refused for the same reasons.
+func TestMOD10WrongJSONIsRefusedWithRemedy(t *testing.T) {
+	for name, c := range map[string]struct{ handler, want string }{
+		"no owner":         {`{}`, "`owner shared`"},
+		"literal owner":    {`{"owner": "alice"}`, "`owner shared`"},
+		"negative wait":    {`{"owner": "shared", "wait": "-1s"}`, "wait -1s"},
+		"negative body":    {`{"owner": "shared", "max_request_body": -1}`, "max_request_body -1"},
+		"reserved space":   {`{"owner": "shared", "space": "_x"}`, "choose another"},
+		"short retention":  {`{"owner": "shared", "retention": "1m"}`, "raise retention or lower linger"},
+		"unknown outcome":  {`{"owner": "shared", "outcomes": {"503": "maybe"}}`, "must be final, failed or unknown"},
+		"unknown status":   {`{"owner": "shared", "outcomes": {"99": "final"}}`, "outcome 99"},
+		"lower-case":       {`{"owner": "shared", "methods": ["post"]}`, "write POST"},
+		"unknown option":   {`{"owner": "shared", "leese": "5s"}`, "leese"},
+		"unknown store":    {`{"owner": "shared", "store": {"module": "mongodb"}}`, "mongodb"},
+		"redis without":    {`{"owner": "shared", "store": {"module": "redis"}}`, "store redis"},
+		"store by no name": {`{"owner": "shared", "store": {"path": "x"}}`, "module"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			handler := strings.Replace(c.handler, "{", `{"handler": "idempotency", `, 1)
+			handler = strings.Replace(handler, ", }", "}", 1)
+			err := validateJSON(fmt.Appendf(nil, `{"admin": {"disabled": true}, "apps": {"http": {"servers": {"s": {"routes": [{"handle": [%s]}]}}}}}`, handler))
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got  %v\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestMOD06DirectiveHasAPlaceOfItsOwn(t *testing.T) {
+	t.Parallel()
+	adapted, err := adapt(":9080 {\n" +
+		"\treverse_proxy :9081\n" +
+		"\tidempotency {\n\t\towner {http.auth.user.id}\n\t}\n" +
+		"\thandle /x {\n\t\trespond x\n\t}\n" +
+		"\ttemplates\n" +
+		"\tencode gzip\n" +
+		"\trequest_header -X-A\n" +
+		"\tbasic_auth {\n\t\ta $2a$14$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG\n\t}\n" +
+		"}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var order []string
+	for _, part := range strings.Split(string(adapted), `"handler":"`)[1:] {
+		name, _, _ := strings.Cut(part, `"`)
+		order = append(order, name)
+	}
+	got := strings.Join(order, " ")
+	if got != "authentication headers encode templates idempotency subroute static_response reverse_proxy" {
+		t.Errorf("the handlers are in the order %s", got)
+	}
+}

@@ -1,0 +1,115 @@
+package caddymodule
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+
+	"github.com/caddy-idempotency/caddy-idempotency/proxy"
+)
+
+// chain runs the handlers that follow for one attempt. It shares nothing that
+// changes with the request that asked for the attempt, since that request may
+// end first: the attempt has its own Caddy vars, route groups and placeholders.
+type chain struct {
+	next     caddyhttp.Handler
+	server   *caddyhttp.Server
+	original any // Caddy's note of the request as the client sent it
+	vars     map[string]any
+	outer    *caddy.Replacer
+	repl     *caddy.Replacer
+	done     chan struct{} // closed when the handlers have returned
+}
+
+// newChain is to be called in the request's goroutine.
+func newChain(r *http.Request, next caddyhttp.Handler) *chain {
+	c := &chain{next: next, repl: caddy.NewReplacer(), done: make(chan struct{})}
+	c.server, _ = r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	c.original = r.Context().Value(caddyhttp.OriginalRequestCtxKey)
+	// A copy, since handlers may add providers of placeholders to the request's
+	// own while the attempt still runs. The attempt's own reads files.
+	c.outer = r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer).WithoutFile()
+	vars, _ := r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
+	c.vars = maps.Clone(vars)
+	return c
+}
+
+// ServeHTTP implements proxy.Provider.
+func (c *chain) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
+	defer close(c.done)
+	r = caddyhttp.PrepareRequest(r, c.repl, w, c.server)
+	for name, value := range c.vars {
+		caddyhttp.SetVar(r.Context(), name, value)
+	}
+	// In place, since the replacer refers to this very request.
+	*r = *r.WithContext(context.WithValue(r.Context(), caddyhttp.OriginalRequestCtxKey, c.original))
+	c.repl.Map(c.inherited)
+	return c.next.ServeHTTP(w, r)
+}
+
+// inherited are the placeholders that the handlers before this one have set.
+// What they say of request and answer is left out: it is that of the request
+// that asked for the attempt, which goes its own way.
+func (c *chain) inherited(name string) (any, bool) {
+	if strings.HasPrefix(name, "http.request.") || strings.HasPrefix(name, "http.response.") {
+		return nil, false
+	}
+	return c.outer.Get(name)
+}
+
+// Inspect implements proxy.Provider.
+func (c *chain) Inspect(err error) proxy.Failure {
+	var f proxy.Failure
+	if handled, ok := errors.AsType[caddyhttp.HandlerError](err); ok {
+		f.Status = handled.StatusCode
+	}
+	_, f.DialFailed = errors.AsType[reverseproxy.DialError](err)
+	if retries, ok := c.repl.Get("http.reverse_proxy.retries"); ok {
+		n, isInt := retries.(int)
+		f.Retried = !isInt || n > 0
+	}
+	return f
+}
+
+// upstreamPlaceholders are what an access log may want to say of the upstream.
+var upstreamPlaceholders = []string{
+	"http.reverse_proxy.upstream.address",
+	"http.reverse_proxy.upstream.hostport",
+	"http.reverse_proxy.upstream.host",
+	"http.reverse_proxy.upstream.port",
+	"http.reverse_proxy.upstream.requests",
+	"http.reverse_proxy.upstream.max_requests",
+	"http.reverse_proxy.upstream.fails",
+	"http.reverse_proxy.upstream.latency",
+	"http.reverse_proxy.upstream.latency_ms",
+	"http.reverse_proxy.upstream.duration",
+	"http.reverse_proxy.upstream.duration_ms",
+	"http.reverse_proxy.duration",
+	"http.reverse_proxy.duration_ms",
+	"http.reverse_proxy.retries",
+	"http.reverse_proxy.status_code",
+	"http.reverse_proxy.status_text",
+}
+
+// tell gives the upstream's placeholders to the handlers before this one, unless
+// the attempt still runs.
+func (c *chain) tell(outer *caddy.Replacer) {
+	select {
+	case <-c.done:
+	default:
+		return
+	}
+	for _, name := range upstreamPlaceholders {
+		if value, ok := c.repl.Get(name); ok {
+			outer.Set(name, value)
+		}
+	}
+}
+
+var _ proxy.Provider = (*chain)(nil)

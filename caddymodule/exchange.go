@@ -1,0 +1,97 @@
+package caddymodule
+
+import (
+	"errors"
+	"io/fs"
+	"net/http"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-idempotency/caddy-idempotency/proxy"
+)
+
+// exchange is one request on its way through the handler.
+type exchange struct {
+	h     *Handler
+	r     *http.Request
+	next  caddyhttp.Handler
+	repl  *caddy.Replacer
+	asked *http.Request // as the client sent it
+
+	passedOn bool   // whether the handlers that follow were called
+	chain    *chain // the attempt that this request has started, if it has
+}
+
+func newExchange(h *Handler, r *http.Request, next caddyhttp.Handler) *exchange {
+	x := &exchange{h: h, r: r, next: next, asked: r}
+	x.repl = r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok {
+		// Caddy keeps neither host nor header of the original.
+		original.Host, original.Header = r.Host, r.Header
+		x.asked = &original
+	}
+	return x
+}
+
+func (x *exchange) serve(route *proxy.Route, w http.ResponseWriter) error {
+	err := route.Serve(w, x.r, proxy.Exchange{
+		Asked:    x.asked,
+		Owner:    x.owner,
+		Next:     x.passOn,
+		Provider: x.provider,
+	})
+	if x.chain != nil {
+		x.chain.tell(x.repl)
+	}
+	if refusal, ok := errors.AsType[*proxy.Refusal](err); ok {
+		return x.refuse(w, refusal)
+	}
+	if err != nil {
+		x.describe(new(proxy.Refusal)) // for error pages that say both
+		if !x.passedOn {
+			return bodyError(err)
+		}
+	}
+	return err
+}
+
+// owner returns the caller whom the key belongs to. A placeholder that is empty
+// or unknown makes it nobody: what is left of the setting would be the same for
+// all callers.
+func (x *exchange) owner() string {
+	if x.h.Owner == ownerShared {
+		// Not the word itself, which another route's placeholder could come to.
+		return "\x00" + ownerShared
+	}
+	owner, err := x.repl.ReplaceOrErr(x.h.Owner, true, true)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(owner)
+}
+
+// passOn serves a request that is not protected.
+func (x *exchange) passOn(w http.ResponseWriter, r *http.Request) error {
+	x.passedOn = true
+	return x.next.ServeHTTP(w, r)
+}
+
+// provider returns what runs an attempt of this request.
+func (x *exchange) provider() proxy.Provider {
+	x.passedOn = true
+	x.chain = newChain(x.r, x.next)
+	return x.chain
+}
+
+// bodyError gives an error of reading the request's body its status.
+func bodyError(err error) error {
+	if _, ok := errors.AsType[caddyhttp.HandlerError](err); ok {
+		return err // a handler that has wrapped the body knows better
+	}
+	if _, ok := errors.AsType[*fs.PathError](err); ok {
+		return caddyhttp.Error(http.StatusInternalServerError, err) // of our temporary file
+	}
+	return caddyhttp.Error(http.StatusBadRequest, err) // the client did not finish it
+}

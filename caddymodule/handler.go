@@ -1,0 +1,217 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-idempotency/caddy-idempotency/proxy"
+)
+
+// Handler makes one user intent have exactly one effect. A request with an
+// idempotency key is carried out once by the handlers that follow; however often
+// it is repeated, the repetitions get the answer of that one time, and repetitions
+// that come meanwhile wait for it. Where it can't be known whether a request was
+// carried out, repetitions are refused until that is settled, and never carried
+// out again on a guess.
+//
+// Requests without a key, and those with a method that is not protected, pass
+// untouched, unless a key is required.
+//
+// What is remembered of a request is kept in a store: a file on this machine, or
+// Redis for any number of gateways.
+//
+// When the handler refuses a request, it answers with problem details (RFC 9457).
+// On a site whose error routes match, the refusal is an error instead, and these
+// placeholders are there for them:
+//
+// Placeholder | Description
+// ------------|------------
+// `{http.idempotency.code}` | What is the matter, such as `key-reused` or `outcome-unknown`
+// `{http.idempotency.advice}` | What the client can do, as a word: `fix-request`, `new-key`, `retry-same-key`, `wait-for-resolution` or `already-done`
+// `{http.idempotency.title}` | What is the matter, in words
+// `{http.idempotency.detail}` | What the client can do, in words
+// `{http.idempotency.job}` | The id of the job that the request belongs to, where it is known
+// `{http.idempotency.state}` | The job's state: `running`, `unknown`, `completed` or `open`
+// `{http.idempotency.attempts}` | How many attempts the job has had
+type Handler struct {
+	// The store in which jobs are kept. Default: `bolt`, with a file in Caddy's
+	// data directory. Handlers whose stores have the same settings share one.
+	StoreRaw json.RawMessage `json:"store,omitempty" caddy:"namespace=http.handlers.idempotency.stores inline_key=module"`
+
+	// Separates the jobs of independent routes or applications in one store.
+	// Names that begin with `_` are reserved. Default: `main`.
+	Space string `json:"space,omitempty"`
+
+	// Whose a key is: a placeholder for the caller that the site has
+	// authenticated, such as `{http.auth.user.id}`. Two callers can use the same
+	// key without ever meeting. A request for which a placeholder in it is empty
+	// or unknown is refused. The word `shared` says that there is only one
+	// caller. Required.
+	Owner string `json:"owner"`
+
+	// The request header that carries the key. Default: `Idempotency-Key`.
+	KeyHeader string `json:"key_header,omitempty"`
+
+	// Refuse protected requests without a key. Otherwise they pass unprotected.
+	KeyRequired bool `json:"key_required,omitempty"`
+
+	// The methods that are protected. Default: all but GET, HEAD, OPTIONS, TRACE
+	// and CONNECT.
+	Methods []string `json:"methods,omitempty"`
+
+	// How long a repetition waits for the first request to finish. Default: `10s`.
+	Wait caddy.Duration `json:"wait,omitempty"`
+
+	// How long a client is kept waiting for its request to be carried out. After
+	// that, its outcome is unknown. Default: `60s`.
+	Timeout caddy.Duration `json:"timeout,omitempty"`
+
+	// How long, after the timeout, a late answer is listened for. It is then
+	// what repetitions get. Default: `10m`.
+	Linger caddy.Duration `json:"linger,omitempty"`
+
+	// How long a request is believed to be running without a sign of life from
+	// the gateway that runs it. After that, its outcome is unknown. Default: the
+	// timeout and 30 seconds.
+	Lease caddy.Duration `json:"lease,omitempty"`
+
+	// How long answers are kept. Must exceed timeout and linger together.
+	// Default: `24h`.
+	Retention caddy.Duration `json:"retention,omitempty"`
+
+	// The largest request body that is taken, in bytes. Default: 32 MiB.
+	MaxRequestBody int64 `json:"max_request_body,omitempty"`
+
+	// The largest answer that is kept, in bytes. A larger one is passed on, and
+	// repetitions are told that the request was carried out. Default: 1 MiB.
+	MaxResponseBody int64 `json:"max_response_body,omitempty"`
+
+	// How many repetitions of one request may wait at once. Default: 1000.
+	WaitersPerJob int `json:"waiters_per_job,omitempty"`
+
+	// How many repetitions may wait at once in all. Default: 10000.
+	Waiters int `json:"waiters,omitempty"`
+
+	// What an answer's status proves, where that differs from the default:
+	// `final` (it is the request's answer), `failed` (nothing has happened, and
+	// a repetition is carried out) or `unknown`.
+	Outcomes map[int]string `json:"outcomes,omitempty"`
+
+	// The status with which a key is refused that comes back with another
+	// request: `conflict` for 409, `ietf` for 422. Default: `conflict`.
+	Statuses string `json:"statuses,omitempty"`
+
+	config proxy.Config
+	opener StoreOpener
+	log    *slog.Logger
+	bound  atomic.Pointer[boundRoute]
+}
+
+// boundRoute is the handler's route on a store's gateway.
+type boundRoute struct {
+	store *sharedStore
+	route *proxy.Route
+}
+
+// CaddyModule returns the Caddy module information.
+func (*Handler) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "http.handlers.idempotency",
+		New: func() caddy.Module { return new(Handler) },
+	}
+}
+
+// Provision sets up the handler. It opens nothing.
+func (h *Handler) Provision(ctx caddy.Context) error {
+	h.log = ctx.Slogger()
+	config, err := h.proxyConfig()
+	if err != nil {
+		return err
+	}
+	h.config = config
+	if strings.ContainsAny(config.KeyHeader, "_.") {
+		h.log.Warn("servers drop request headers with such a name unless they are told to expect it; no key may ever arrive",
+			slog.String("key", config.KeyHeader))
+	}
+	if len(h.StoreRaw) == 0 {
+		h.StoreRaw = json.RawMessage(`{"module":"bolt"}`)
+	}
+	store, err := ctx.LoadModule(h, "StoreRaw")
+	if err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
+	opener, ok := store.(StoreOpener)
+	if !ok {
+		return fmt.Errorf("store: module %T opens no stores", store)
+	}
+	h.opener = opener
+	app, err := ctx.App(appName)
+	if err != nil {
+		return fmt.Errorf("get the idempotency app: %w", err)
+	}
+	app.(*App).use(opener, config.Timeout)
+	return nil
+}
+
+// Validate reports what is wrong with the settings, with the remedy.
+func (h *Handler) Validate() error { return h.check() }
+
+// ServeHTTP implements caddyhttp.MiddlewareHandler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	route, release, err := h.route()
+	if err != nil {
+		return err
+	}
+	defer release()
+	return newExchange(h, r, next).serve(route, w)
+}
+
+// route returns the handler's route on its store. It is held until release is
+// called, also where the configuration has been replaced by then.
+//
+// A server may get its first requests before the app has started, and its last
+// ones after the app was cleaned up. The store is then opened for the request
+// alone.
+func (h *Handler) route() (route *proxy.Route, release func(), err error) {
+	store, err := acquire(h.opener)
+	if err != nil {
+		h.log.Error("the store can't be opened", slog.Any("error", err))
+		return h.routeWithoutStore(err)
+	}
+	if b := h.bound.Load(); b != nil && b.store == store {
+		return b.route, store.release, nil
+	}
+	route, err = proxy.NewRoute(store.gateway, h.config)
+	if err != nil {
+		store.release()
+		return nil, nil, err
+	}
+	h.bound.Store(&boundRoute{store, route})
+	return route, store.release, nil
+}
+
+// routeWithoutStore returns a route that passes what need not be protected, and
+// refuses everything else.
+func (h *Handler) routeWithoutStore(why error) (route *proxy.Route, release func(), err error) {
+	gateway := proxy.NewGateway(unopened{why}, proxy.GatewayOptions{Observer: metrics})
+	route, err = proxy.NewRoute(gateway, h.config)
+	if err != nil {
+		gateway.Close()
+		return nil, nil, err
+	}
+	return route, gateway.Close, nil
+}
+
+// Interface guards
+var (
+	_ caddy.Provisioner           = (*Handler)(nil)
+	_ caddy.Validator             = (*Handler)(nil)
+	_ caddyhttp.MiddlewareHandler = (*Handler)(nil)
+)

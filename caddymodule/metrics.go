@@ -1,0 +1,72 @@
+package caddymodule
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/caddy-idempotency/caddy-idempotency/proxy"
+)
+
+// observer counts what gateways tell of. None of its labels has a value that a
+// client could choose.
+type observer struct {
+	requests  *prometheus.CounterVec
+	attempts  *prometheus.CounterVec
+	durations *prometheus.HistogramVec
+	incidents *prometheus.CounterVec
+}
+
+// metrics are the process's. Caddy has a new registry for each configuration;
+// the same collectors in each of them keep their values over reloads.
+var metrics = newObserver()
+
+func newObserver() *observer {
+	const namespace, subsystem = "caddy", "idempotency"
+	return &observer{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "requests_total",
+			Help: "Requests by what became of them.",
+		}, []string{"verdict"}),
+		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "attempts_total",
+			Help: "Attempts that have ended, by what their end proves.",
+		}, []string{"provider", "outcome"}),
+		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "attempt_duration_seconds",
+			Help:    "How long attempts took.",
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
+		}, []string{"provider"}),
+		incidents: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "incidents_total",
+			Help: "Incidents that an operator may have to know of.",
+		}, []string{"incident"}),
+	}
+}
+
+// register adds the collectors to a configuration's registry.
+func (o *observer) register(registry prometheus.Registerer) error {
+	for _, c := range []prometheus.Collector{o.requests, o.attempts, o.durations, o.incidents} {
+		err := registry.Register(c)
+		if _, registered := errors.AsType[prometheus.AlreadyRegisteredError](err); err != nil && !registered {
+			return fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return nil
+}
+
+// Request implements proxy.Observer.
+func (o *observer) Request(verdict string) { o.requests.WithLabelValues(verdict).Inc() }
+
+// Attempt implements proxy.Observer.
+func (o *observer) Attempt(provider, outcome string, took time.Duration) {
+	o.attempts.WithLabelValues(provider, outcome).Inc()
+	o.durations.WithLabelValues(provider).Observe(took.Seconds())
+}
+
+// Incident implements proxy.Observer.
+func (o *observer) Incident(i proxy.Incident) { o.incidents.WithLabelValues(string(i)).Inc() }
+
+var _ proxy.Observer = (*observer)(nil)

@@ -1,0 +1,73 @@
+package caddymodule
+
+import (
+	"log/slog"
+	"net/http"
+	"net/url"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-idempotency/caddy-idempotency/proxy"
+)
+
+// refuse gives the gateway's own answer: by the site's error routes, or where
+// none of them would answer, as problem details.
+func (x *exchange) refuse(w http.ResponseWriter, refusal *proxy.Refusal) error {
+	if refusal.Err != nil {
+		x.h.log.Error("a request was refused",
+			slog.String("code", refusal.Code), slog.String("job", refusal.Job), slog.Any("error", refusal.Err))
+	}
+	x.describe(refusal)
+	err := caddyhttp.Error(refusal.Status, refusal)
+	if x.siteHandles(err) {
+		refusal.SetHeaders(w.Header())
+		return err
+	}
+	return refusal.Write(w)
+}
+
+// describe sets the placeholders that error routes may use.
+func (x *exchange) describe(refusal *proxy.Refusal) {
+	for name, value := range map[string]any{
+		"code":     refusal.Code,
+		"advice":   string(refusal.Advice),
+		"title":    refusal.Title,
+		"detail":   refusal.Detail,
+		"job":      refusal.Job,
+		"state":    refusal.State,
+		"attempts": refusal.Attempts,
+	} {
+		x.repl.Set("http.idempotency."+name, value)
+	}
+}
+
+// siteHandles reports whether an error route would answer the error. Caddy's
+// own answer to an error that none of them matches has no body.
+func (x *exchange) siteHandles(err error) bool {
+	server, ok := x.r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if !ok || server == nil || server.Errors == nil {
+		return false
+	}
+	// Error routes see the request as the client sent it.
+	r := server.Errors.WithError(x.r, err)
+	r.Method, r.RequestURI = x.asked.Method, x.asked.RequestURI
+	r.URL = new(url.URL)
+	*r.URL = *x.asked.URL
+	return answers(server.Errors.Routes, r)
+}
+
+// answers reports whether a handler of these routes would get the request.
+func answers(routes caddyhttp.RouteList, r *http.Request) bool {
+	for _, route := range routes {
+		if matches, err := route.MatcherSets.AnyMatchWithError(r); err != nil || !matches {
+			continue
+		}
+		for _, handler := range route.Handlers {
+			nested, ok := handler.(*caddyhttp.Subroute)
+			if !ok || answers(nested.Routes, r) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,205 @@
+// Package redistest runs real Redis servers for tests: processes on free ports
+// of the loopback, with a data directory each, that are gone at the test's end.
+package redistest
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience is how long a server may take to start or to stop. It is reached
+// only when something is broken.
+const patience = 30 * time.Second
+
+// Server is one server process. Create it with [Start].
+type Server struct {
+	t    testing.TB
+	port string
+	dir  string
+	args []string
+
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+	out  *bytes.Buffer
+	gone chan struct{}
+}
+
+// Start runs a redis-server without persistence, on a free port. The arguments
+// are configuration directives as on its command line, such as
+// "--appendonly", "yes"; they come last and so win.
+func Start(t testing.TB, args ...string) *Server {
+	t.Helper()
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		t.Fatal("redistest: there is no redis-server on this machine: install the package redis-server (Debian, Ubuntu) or redis (others)")
+	}
+	// Its own directory rather than t.TempDir: the path of a unix socket has to
+	// be short, and test names are not.
+	dir, err := os.MkdirTemp("", "redis")
+	if err != nil {
+		t.Fatalf("redistest: make a data directory: %v", err)
+	}
+	s := &Server{t: t, dir: dir, args: args}
+	t.Cleanup(func() {
+		s.Kill()
+		_ = os.RemoveAll(dir)
+	})
+	// Between finding a free port and the server's listening on it somebody else
+	// can take it. Then there is another one.
+	for range 5 {
+		s.port = freePort(t)
+		if err = s.start(); err == nil {
+			return s
+		}
+	}
+	t.Fatalf("redistest: start redis-server: %v", err)
+	return nil
+}
+
+func freePort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("redistest: find a free port: %v", err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+func (s *Server) start() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	args := append([]string{
+		"--bind", "127.0.0.1", "--port", s.port, "--dir", s.dir,
+		"--unixsocket", s.Socket(),
+		"--save", "", "--appendonly", "no", "--daemonize", "no",
+	}, s.args...)
+	s.cmd = exec.Command("redis-server", args...)
+	s.out = new(bytes.Buffer)
+	s.cmd.Stdout, s.cmd.Stderr = s.out, s.out
+	if err := s.cmd.Start(); err != nil {
+		return err
+	}
+	gone := make(chan struct{})
+	s.gone = gone
+	cmd := s.cmd
+	go func() {
+		_ = cmd.Wait()
+		close(gone)
+	}()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		select {
+		case <-gone:
+			return fmt.Errorf("it ended at once: %s", lastLines(s.out.String(), 5))
+		default:
+		}
+		if s.ready() {
+			return nil
+		}
+	}
+	_ = s.cmd.Process.Kill()
+	<-gone
+	return fmt.Errorf("it did not answer within %s: %s", patience, lastLines(s.out.String(), 5))
+}
+
+// ready reports whether our own process answers: another one on the same port
+// has another process id.
+func (s *Server) ready() bool {
+	c, err := net.DialTimeout("tcp", s.Addr(), time.Second)
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(time.Second))
+	if _, err := fmt.Fprint(c, "INFO server\r\n"); err != nil {
+		return false
+	}
+	lines := bufio.NewScanner(c)
+	for lines.Scan() {
+		switch line := lines.Text(); {
+		case strings.HasPrefix(line, "-LOADING"):
+			return false
+		case strings.HasPrefix(line, "-"):
+			return true // it wants a password; that is an answer too
+		case strings.HasPrefix(line, "process_id:"):
+			return line == fmt.Sprintf("process_id:%d", s.cmd.Process.Pid)
+		}
+	}
+	return false
+}
+
+func lastLines(s string, n int) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], " | ")
+}
+
+// Addr is where the server listens (host:port).
+func (s *Server) Addr() string { return "127.0.0.1:" + s.port }
+
+// Socket is the path of the server's unix socket.
+func (s *Server) Socket() string { return filepath.Join(s.dir, "s") }
+
+// URL is the server's URL without credentials.
+func (s *Server) URL() string { return "redis://" + s.Addr() }
+
+// Stop ends the server in good order, so that it saves what it is configured to
+// save.
+func (s *Server) Stop() { s.end(syscall.SIGTERM) }
+
+// Kill ends the server with SIGKILL. It does no harm to kill it twice.
+func (s *Server) Kill() { s.end(syscall.SIGKILL) }
+
+func (s *Server) end(sig syscall.Signal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd == nil {
+		return
+	}
+	_ = s.cmd.Process.Signal(syscall.SIGCONT) // a frozen process does not end by SIGTERM
+	_ = s.cmd.Process.Signal(sig)
+	select {
+	case <-s.gone:
+	case <-time.After(patience):
+		_ = s.cmd.Process.Kill()
+		<-s.gone
+	}
+	s.cmd = nil
+}
+
+// Restart starts the server again, on the same port and data. A server that is
+// still running is killed first.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.Kill()
+	if err := s.start(); err != nil {
+		s.t.Fatalf("redistest: restart redis-server: %v", err)
+	}
+}
+
+// Freeze stops the process in its tracks, as a stalled machine would.
+func (s *Server) Freeze() { s.signal(syscall.SIGSTOP) }
+
+// Thaw lets a frozen process go on.
+func (s *Server) Thaw() { s.signal(syscall.SIGCONT) }
+
+func (s *Server) signal(sig syscall.Signal) {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd == nil {
+		s.t.Fatalf("redistest: signal %v: the server is not running", sig)
+	}
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		s.t.Fatalf("redistest: signal %v: %v", sig, err)
+	}
+}

@@ -1,0 +1,120 @@
+package redisstore
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+
+	"github.com/caddy-idempotency/caddy-idempotency/internal/faultnet"
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+// TestBodyLost: a body that is gone, or is not the one that was written, is not
+// kept. The job stays completed, and nobody executes it again.
+func TestBodyLost(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, addr string) {
+		for what, lose := range map[string]func(t *testing.T, key string){
+			"evicted": func(t *testing.T, key string) { rawClient(t, "redis://"+addr).Del(contextOf(t), key) },
+			"shortened": func(t *testing.T, key string) {
+				rawClient(t, "redis://"+addr).Set(contextOf(t), key, make([]byte, 100), 0)
+			},
+			"changed": func(t *testing.T, key string) { rawClient(t, "redis://"+addr).SetRange(contextOf(t), key, 7, "x") },
+			"replaced by a list": func(t *testing.T, key string) {
+				rawClient(t, "redis://"+addr).Del(contextOf(t), key)
+				rawClient(t, "redis://"+addr).LPush(contextOf(t), key, "x")
+			},
+		} {
+			t.Run(what, func(t *testing.T) {
+				t.Parallel()
+				s := openAt(t, "redis://"+addr)
+				j := mustCreate(t, s, job(s, what))
+				done := mustSwap(t, s, j.WriteID, completed(s, j, bytes.Repeat([]byte("a"), 40<<10)))
+				lose(t, s.bodyKey(keystore.Token(done.WriteID)))
+
+				check := func(how string, got *keystore.Job, err error) {
+					t.Helper()
+					if err != nil || got == nil || got.State(s.Now()) != keystore.JobCompleted {
+						t.Fatalf("%s: got %v, %v; want the completed job", how, got, err)
+					}
+					if r := got.Result; !r.NotKept || r.Body != nil || r.Status != 200 || r.Size != 40<<10 {
+						t.Errorf("%s: got status %d, size %d, %d bytes, not kept %t", how, r.Status, r.Size, len(r.Body), r.NotKept)
+					}
+				}
+				got, err := s.Get(contextOf(t), j.Name)
+				check("get", got, err)
+				got, _, err = s.Create(contextOf(t), job(s, what))
+				check("create", got, err)
+				got, _, err = s.Swap(contextOf(t), j.WriteID, completed(s, j, nil))
+				check("swap", got, err)
+			})
+		}
+	})
+}
+
+// TestBodyUnreachable: that a body can't be read now does not mean that it is
+// not there.
+func TestBodyUnreachable(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, addr string) {
+		proxy := faultnet.New(t, addr)
+		s := openAt(t, "redis://"+proxy.Addr())
+		j := mustCreate(t, s, job(s, "k"))
+		mustSwap(t, s, j.WriteID, completed(s, j, make([]byte, 40<<10)))
+		remove := proxy.Inject(faultnet.Fault{Command: "get", Do: faultnet.CutBefore})
+		present, created, err := s.Create(contextOf(t), job(s, "k"))
+		if present != nil || created || !errors.Is(err, keystore.ErrUnavailable) {
+			t.Errorf("create: got %v, %t, %v", present, created, err)
+		}
+		remove()
+		if got := mustGet(t, s, j.Name); got.Result.NotKept {
+			t.Error("the body was given up")
+		}
+	})
+}
+
+// TestBodyNotWritten: without the body the record is not written either, and it
+// is known that it is not.
+func TestBodyNotWritten(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, addr string) {
+		proxy := faultnet.New(t, addr)
+		s := openAt(t, "redis://"+proxy.Addr())
+		j := mustCreate(t, s, job(s, "k"))
+		proxy.Inject(faultnet.Fault{Command: "set", Do: faultnet.LoseReplyAndCut})
+		_, _, err := s.Swap(contextOf(t), j.WriteID, completed(s, j, make([]byte, 40<<10)))
+		mustBeUnavailable(t, "swap", err, true)
+		if got := mustGet(t, s, j.Name); got.WriteID != j.WriteID {
+			t.Error("the record was written")
+		}
+	})
+}
+
+// TestBodyOutlivesRecord: whoever has just read a record finds its body; and one
+// whose record was never written does not stay for ever.
+func TestBodyOutlivesRecord(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	s := openAt(t, "redis://"+m.Addr())
+	j := mustCreate(t, s, job(s, "k"))
+	done := mustSwap(t, s, j.WriteID, completed(s, j, make([]byte, 40<<10)))
+	record, body := m.TTL(recordKey(j.Name)), m.TTL(s.bodyKey(keystore.Token(done.WriteID)))
+	if record > time.Hour || record < 59*time.Minute {
+		t.Errorf("the record lives for %s, want its retention", record)
+	}
+	if body < record+59*time.Minute || body > record+61*time.Minute {
+		t.Errorf("the body lives for %s, want an hour more than the record's %s", body, record)
+	}
+	_, swapped, err := s.Swap(contextOf(t), j.WriteID, completed(s, j, make([]byte, 50<<10)))
+	if swapped || err != nil {
+		t.Fatalf("swap: got %t, %v", swapped, err)
+	}
+	for _, key := range m.Keys() {
+		if key != recordKey(j.Name) && m.TTL(key) == 0 {
+			t.Errorf("%s stays for ever", key)
+		}
+	}
+}

@@ -1,0 +1,305 @@
+// Package redisstore keeps the records of jobs in Redis or Valkey.
+//
+// A job is one string under one key. Creating it is one native command, whose
+// loser gets the present record in the same round trip; every later change is
+// one small script, a compare-and-swap on the record's write id. Bodies of
+// answers above 32 KiB have keys of their own. An index of unresolved jobs and
+// a channel for hints complete it.
+//
+// Keys, all of which begin with [Options.Prefix]:
+//
+//	j:<name>     a job's record; name in hexadecimal
+//	r:<token>    the body of an answer, kept apart
+//	unresolved   sorted set of the names of unresolved jobs, by lease end
+//	wake         channel for hints that a job has changed
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+// Store keeps records in one Redis or Valkey server. Create it with [Open].
+type Store struct {
+	client        redis.UniversalClient
+	dialer        *dialer
+	prefix        string
+	timeout       time.Duration // of one try, all that the client makes of it included
+	resends       int
+	clientRetries int
+
+	clock    clock
+	watchers watchers
+
+	// noSetGet is set once the server has refused SET with both NX and GET.
+	noSetGet atomic.Bool
+
+	mu     sync.Mutex // guards closed against calls.Add and background.Add
+	closed bool
+	done   chan struct{} // closed with the store
+	// calls are those in progress, abandoned ones included; background are the
+	// goroutines that live as long as the store.
+	calls, background sync.WaitGroup
+}
+
+var _ keystore.Store = (*Store)(nil)
+
+// Open returns a store. It does not wait for the server, which need not be up;
+// an error means that the options are wrong.
+func Open(o Options) (*Store, error) {
+	o = o.withDefaults()
+	opt, err := o.client()
+	if err != nil {
+		return nil, err
+	}
+	return open(o, opt, newDialer(opt)), nil
+}
+
+func open(o Options, opt *redis.Options, d *dialer) *Store {
+	s := &Store{
+		client:        redis.NewClient(opt),
+		dialer:        d,
+		prefix:        o.Prefix,
+		timeout:       o.Timeout * time.Duration(1+max(0, o.ClientRetries)),
+		resends:       o.Resends,
+		clientRetries: o.ClientRetries,
+		done:          make(chan struct{}),
+	}
+	s.watchers.init(s)
+	s.goBackground(s.keepTime)
+	return s
+}
+
+// Close ends the store's connections and everything that runs for it. The
+// records stay as they are.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	close(s.done)
+	s.mu.Unlock()
+	err := s.client.Close()
+	s.calls.Wait()
+	s.background.Wait()
+	s.watchers.wakeAll()
+	if err != nil {
+		return fmt.Errorf("close redis store: %w", err)
+	}
+	return nil
+}
+
+// enter admits a call, which ends with s.calls.Done.
+func (s *Store) enter() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return fmt.Errorf("%w, %w", keystore.ErrClosed, keystore.ErrNotApplied)
+	}
+	s.calls.Add(1)
+	return nil
+}
+
+// goBackground starts a goroutine that ends when s.done is closed. It reports
+// false if the store is closed already.
+func (s *Store) goBackground(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.background.Go(f)
+	return true
+}
+
+func (s *Store) closing() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *Store) recordKey(n keystore.Name) string { return s.prefix + "j:" + n.String() }
+
+// Create implements [keystore.Store].
+func (s *Store) Create(ctx context.Context, job *keystore.Job) (present *keystore.Job, created bool, err error) {
+	const what = "create job"
+	record, err := s.encode(ctx, what, job, bodyAnew)
+	if err != nil {
+		return nil, false, err
+	}
+	ttl := s.ttl(job)
+	if ttl < 0 {
+		ttl = 1 // it is none as soon as it is there; but what is there must still be told
+	}
+	key := s.recordKey(job.Name)
+	found, err := call(ctx, s, what, writes, func(ctx context.Context) ([]byte, error) {
+		if s.noSetGet.Load() {
+			return s.createByScript(ctx, key, record, ttl)
+		}
+		found, err := s.createNatively(ctx, key, record, ttl)
+		if isSyntaxError(err) {
+			s.noSetGet.Store(true)
+			return s.createByScript(ctx, key, record, ttl)
+		}
+		return found, err
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	if found == nil {
+		return nil, true, nil
+	}
+	id, err := keystore.RecordWriteID(found)
+	if err != nil {
+		return nil, false, fmt.Errorf("%s: %w", what, err)
+	}
+	if id == job.WriteID {
+		return nil, true, nil // by an earlier send
+	}
+	present, err = s.decode(ctx, what, job.Name, found)
+	return present, false, err
+}
+
+func (s *Store) createNatively(ctx context.Context, key string, record []byte, ttl int64) ([]byte, error) {
+	args := []any{"set", key, record}
+	if ttl > 0 {
+		args = append(args, "px", ttl)
+	}
+	cmd := redis.NewStringCmd(ctx, append(args, "nx", "get")...)
+	_ = s.client.Process(ctx, cmd) // the command has the error too
+	return bytesOf(cmd)
+}
+
+func (s *Store) createByScript(ctx context.Context, key string, record []byte, ttl int64) ([]byte, error) {
+	reply, err := s.run(ctx, createScript, key, record, ttl)
+	if err != nil || reply == nil {
+		return nil, err
+	}
+	return recordOf(reply)
+}
+
+// isSyntaxError reports whether a server does not understand a command's
+// options; those before Redis 7.0 refuse NX together with GET.
+func isSyntaxError(err error) bool {
+	var server redis.Error
+	return errors.As(err, &server) && strings.Contains(server.Error(), "syntax error")
+}
+
+// swapped is the reply to a swap.
+type swapped struct {
+	done  bool
+	found []byte
+}
+
+// Swap implements [keystore.Store].
+func (s *Store) Swap(ctx context.Context, expected keystore.WriteID, job *keystore.Job) (present *keystore.Job, done bool, err error) {
+	const what = "swap job"
+	ttl := s.ttl(job)
+	bodies := bodyReused
+	if ttl < 0 {
+		bodies = bodyLeftOut
+	}
+	record, err := s.encode(ctx, what, job, bodies)
+	if err != nil {
+		return nil, false, err
+	}
+	tries := 0
+	key, head := s.recordKey(job.Name), head(expected)
+	reply, err := call(ctx, s, what, writes, func(ctx context.Context) (swapped, error) {
+		tries++
+		reply, err := s.run(ctx, swapScript, key, head, record, ttl, s.channel(), job.Name.String())
+		switch {
+		case err != nil:
+			return swapped{}, err
+		case reply == nil:
+			// Gone. For a write that deletes, after a send without an answer, that
+			// is what it wanted.
+			return swapped{done: ttl < 0 && tries > 1}, nil
+		case reply == int64(1):
+			return swapped{done: true}, nil
+		}
+		found, err := recordOf(reply)
+		return swapped{found: found}, err
+	})
+	switch {
+	case err != nil:
+		return nil, false, err
+	case reply.done:
+		s.watchers.wake(job.Name)
+		return nil, true, nil
+	case reply.found == nil:
+		return nil, false, nil
+	}
+	present, err = s.decode(ctx, what, job.Name, reply.found)
+	return present, false, err
+}
+
+// Get implements [keystore.Store].
+func (s *Store) Get(ctx context.Context, name keystore.Name) (*keystore.Job, error) {
+	const what = "get job"
+	found, err := s.get(ctx, what, s.recordKey(name))
+	if err != nil || found == nil {
+		return nil, err
+	}
+	return s.decode(ctx, what, name, found)
+}
+
+// get returns the value of a key, nil for none.
+func (s *Store) get(ctx context.Context, what, key string) ([]byte, error) {
+	return call(ctx, s, what, reads, func(ctx context.Context) ([]byte, error) {
+		return bytesOf(s.client.Get(ctx, key))
+	})
+}
+
+// ttl returns for how many milliseconds a record is to be kept: 0 for ever, -1
+// if its expiry is not in the future.
+func (s *Store) ttl(job *keystore.Job) int64 {
+	if job.Expires.IsZero() {
+		return 0
+	}
+	if left := job.Expires.Sub(s.Now()).Milliseconds(); left > 0 {
+		return left
+	}
+	return -1
+}
+
+// head returns the first bytes of a record with this write id: all that the
+// scripts compare.
+func head(id keystore.WriteID) string {
+	return string(rune(keystore.FormatVersion)) + id.String()
+}
+
+// bytesOf returns a command's value, nil for none.
+func bytesOf(cmd *redis.StringCmd) ([]byte, error) {
+	value, err := cmd.Bytes()
+	if err == redis.Nil { //nolint:errorlint // never wrapped, and this is a hot path
+		return nil, nil
+	}
+	if err == nil && value == nil {
+		value = []byte{} // there, and empty: that is not the same as none
+	}
+	return value, err
+}
+
+// recordOf returns the record that a script replied with.
+func recordOf(reply any) ([]byte, error) {
+	if record, ok := reply.(string); ok {
+		return []byte(record), nil
+	}
+	return nil, errors.New("unexpected reply of type " + strconv.Quote(fmt.Sprintf("%T", reply)))
+}
