@@ -231,7 +231,7 @@ func (a *attempt) run(req *http.Request, provider Provider) (seen observation) {
 		seen.ended = context.Cause(a.ctx)
 		if p := recover(); p != nil {
 			seen.panicked = p
-			if p != http.ErrAbortHandler {
+			if !isAbort(p) {
 				a.log.Error("attempt panicked", slog.String("panic", fmt.Sprint(p)), slog.String("stack", string(debug.Stack())))
 			}
 		}

@@ -24,7 +24,7 @@ type clientReader struct{ io.Reader }
 
 func (c clientReader) Read(p []byte) (int, error) {
 	n, err := c.Reader.Read(p)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = fmt.Errorf("%w: %w", ErrBodyUnfinished, err)
 	}
 	return n, err
@@ -85,7 +85,7 @@ func readBody(r io.Reader, declared, buffer, limit int64) (*requestBody, error) 
 func (b *requestBody) spill(mem *bytes.Buffer, rest io.Reader) error {
 	var probe [1]byte
 	n, err := io.ReadFull(rest, probe[:])
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return nil
 	}
 	if err != nil {

@@ -3,8 +3,10 @@ package proxy
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -126,16 +128,14 @@ func (f *fixture) do(q request) result {
 	if q.key != "none" {
 		r.Header.Set(f.route.KeyHeader, q.key)
 	}
-	for name, values := range q.header {
-		r.Header[name] = values
-	}
+	maps.Copy(r.Header, q.header)
 	w := httptest.NewRecorder()
 	err := f.route.Serve(w, r, Exchange{
 		Owner:    func() string { return strings.TrimPrefix(q.owner, "nobody") },
 		Next:     f.ServeHTTP,
 		Provider: func() Provider { return f },
 	})
-	if refusal, ok := err.(*Refusal); ok {
+	if refusal, ok := errors.AsType[*Refusal](err); ok {
 		_ = refusal.Write(w)
 		err = nil
 	}

@@ -112,7 +112,6 @@ func (s *memStore) Create(_ context.Context, j *keystore.Job) (*keystore.Job, bo
 	case present == nil:
 		err = s.put(j)
 	case present.WriteID == j.WriteID:
-		present = nil
 	default:
 		s.mu.Unlock()
 		return present, false, nil

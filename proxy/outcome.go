@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"mime"
 	"net/http"
@@ -43,7 +44,7 @@ func classify(seen observation, overrides map[int]keystore.Outcome) verdict {
 	switch {
 	case seen.ended != nil:
 		return verdict{outcome: keystore.OutcomeUnknown, reason: seen.ended.Error()}
-	case seen.panicked == http.ErrAbortHandler:
+	case isAbort(seen.panicked):
 		return verdict{outcome: keystore.OutcomeUnknown, reason: "the answer was cut, or its handler aborted"}
 	case seen.panicked != nil:
 		return verdict{outcome: keystore.OutcomeUnknown, reason: fmt.Sprintf("its handler panicked (%T)", seen.panicked)}
@@ -139,6 +140,12 @@ func refusalCode(answer *keystore.Response) string {
 		return ""
 	}
 	return code
+}
+
+// isAbort reports whether a handler panicked to say that an answer is not whole.
+func isAbort(panicked any) bool {
+	err, ok := panicked.(error)
+	return ok && errors.Is(err, http.ErrAbortHandler)
 }
 
 func statusOr(status, otherwise int) int {

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -85,9 +86,7 @@ func writeAnswer(w http.ResponseWriter, answer *keystore.Response) error {
 
 func writeHead(w http.ResponseWriter, answer *keystore.Response) {
 	h := w.Header()
-	for name, values := range endToEnd(answer.Header) {
-		h[name] = values
-	}
+	maps.Copy(h, endToEnd(answer.Header))
 	if bodyAllowed(answer.Status) && len(answer.Trailer) == 0 && int64(len(answer.Body)) == answer.Size &&
 		(answer.Size > 0 || h.Get("Content-Length") == "") {
 		h.Set("Content-Length", strconv.FormatInt(answer.Size, 10))

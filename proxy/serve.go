@@ -295,13 +295,13 @@ func (c *call) wait(present *keystore.Job) (*found, error) {
 	reader.First = false
 	timer := time.NewTimer(c.Wait)
 	defer timer.Stop()
-	_, _, changed := c.g.look(rm)
+	_, changed, _ := c.g.look(rm)
 	var lookErr error
 	for {
 		select {
 		case <-changed:
 			var j *keystore.Job
-			j, lookErr, changed = c.g.look(rm)
+			j, changed, lookErr = c.g.look(rm)
 			if lookErr != nil {
 				continue
 			}

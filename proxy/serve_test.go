@@ -28,7 +28,7 @@ func bubble(t *testing.T, c Config, test func(t *testing.T, f *fixture)) {
 }
 
 func sleepy(d time.Duration, f *fixture) func(w http.ResponseWriter, r *http.Request) error {
-	return func(w http.ResponseWriter, r *http.Request) error {
+	return func(w http.ResponseWriter, _ *http.Request) error {
 		time.Sleep(d)
 		_, err := fmt.Fprintf(w, "execution %d", f.executions.Load())
 		return err
@@ -40,6 +40,9 @@ func TestFirstReplayConflict(t *testing.T) {
 		first := f.do(request{}).wantBody(t, 200, "execution 1", false)
 		time.Sleep(time.Hour)
 		again := f.do(request{}).wantBody(t, 200, "execution 1", true)
+		if n := f.mem.calls("create"); n != 2 || len(f.mem.ops) != 3 {
+			t.Errorf("a fresh request and a replay took %v", f.mem.ops)
+		}
 		if a, b := first.Header().Get(HeaderJob), again.Header().Get(HeaderJob); a == "" || a != b {
 			t.Errorf("job ids %q and %q", a, b)
 		}

@@ -72,12 +72,12 @@ func (g *Gateway) enter(j *keystore.Job, perJob, total int) (*room, func(), erro
 	}, nil
 }
 
-// next waits for the watcher's next look, and returns what it saw. The channel
-// is that of the last look the caller knows of; nil for the first call.
-func (g *Gateway) look(rm *room) (j *keystore.Job, err error, changed <-chan struct{}) {
+// look returns what the watcher saw last, and a channel that is closed when it
+// has looked again.
+func (g *Gateway) look(rm *room) (j *keystore.Job, changed <-chan struct{}, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return rm.job, rm.err, rm.changed
+	return rm.job, rm.changed, rm.err
 }
 
 // watch looks at a job whenever a hint, the end of its lease, or time asks for it.

@@ -2,9 +2,11 @@ package proxy
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -115,9 +117,7 @@ func roundTrip(transport *http.Transport, url string) func(w http.ResponseWriter
 			return err
 		}
 		defer resp.Body.Close()
-		for name, values := range resp.Header {
-			w.Header()[name] = values
-		}
+		maps.Copy(w.Header(), resp.Header)
 		w.WriteHeader(resp.StatusCode)
 		if _, err := io.Copy(w, resp.Body); err != nil {
 			panic(http.ErrAbortHandler)
@@ -223,7 +223,7 @@ func TestTimeoutWithoutConnection(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, Config{Timeout: 50 * time.Millisecond})
 	dialing := make(chan struct{})
-	transport := &http.Transport{Dial: func(string, string) (net.Conn, error) {
+	transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 		<-dialing
 		return nil, errors.New("late refusal")
 	}}

@@ -19,9 +19,9 @@ import (
 )
 
 var (
-	// ErrLocked: the file is held by another process, or opened already.
+	// ErrLocked says that the file is held by another process, or opened already.
 	ErrLocked = errors.New("file is in use")
-	// ErrForeign: the file is damaged, or was made by something else or by
+	// ErrForeign says that the file is damaged, or was made by something else or by
 	// another version. It is never repaired or overwritten, since that could
 	// free keys whose requests have been executed.
 	ErrForeign = errors.New("file is not a readable store")

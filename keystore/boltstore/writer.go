@@ -95,7 +95,8 @@ func (s *Store) write() {
 
 // gather adds to the first operation those that are waiting already.
 func (s *Store) gather(first *operation) []*operation {
-	ops := append(s.writer.waiting[:0], first)
+	s.writer.waiting = append(s.writer.waiting[:0], first)
+	ops := s.writer.waiting
 	size := first.size
 	// Those that the last commit has answered are about to send their next
 	// operations: they are let run first.
@@ -117,7 +118,8 @@ func (s *Store) gather(first *operation) []*operation {
 func (s *Store) commit(ops []*operation) {
 	changed, err := s.transact(func(b *batch) error {
 		for _, op := range ops {
-			if op.err = op.apply(b); b.failed != nil {
+			op.err = op.apply(b)
+			if b.failed != nil {
 				return b.failed
 			}
 		}

@@ -1,0 +1,58 @@
+# The targets are explained by: make help
+
+# The flags with which xcaddy builds, so that builds and tests share one cache.
+FLAGS := -trimpath -tags=nobadger,nomysql,nopgx
+
+SOURCES := go.mod go.sum xcaddy.sh $(shell find caddymodule keystore proxy ! -name '*_test.go' \( -name '*.go' -o -name '*.lua' \))
+
+# The linters are a module of their own.
+TOOL := go tool -modfile=tools/go.mod
+
+.PHONY: help run build test lint clean redis-server
+
+help: ## say what there is
+	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+run: caddy ## run Caddyfile.example in the foreground, on port 8080
+	./caddy run --config Caddyfile.example
+
+build: caddy ## build ./caddy with the module of this checkout
+
+caddy: $(SOURCES)
+	./xcaddy.sh
+
+# In the environment, so that what tests build is built the same way.
+test: export GOFLAGS := $(GOFLAGS) $(FLAGS)
+
+# The race detector needs cgo, which needs a C compiler.
+test: redis-server ## run all tests, with the race detector where there is a C compiler
+	@if command -v "$$(go env CC)" >/dev/null; then \
+		export CGO_ENABLED=1; race=-race; \
+	else \
+		export CGO_ENABLED=0; race=; \
+		echo "make: there is no C compiler: the tests run without the race detector" >&2; \
+	fi; \
+	set -x; go vet ./... && go test $$race ./...
+
+# Installed without being started: the tests run servers of their own.
+redis-server:
+	@command -v redis-server >/dev/null || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			echo "make: installing redis-server, which the tests need" >&2; \
+			apt-get -qq update && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends redis-server; \
+		else \
+			echo "make: redis-server is missing, which the tests need: install the package redis-server (Debian, Ubuntu) or redis (others)" >&2; \
+			exit 1; \
+		fi; \
+	}
+
+lint: caddy ## check formatting and run the linters
+	@unformatted="$$($(TOOL) gofumpt -l .)"; \
+	if [ -n "$$unformatted" ]; then \
+		echo "make: not formatted as gofumpt does it:" >&2; echo "$$unformatted" >&2; exit 1; \
+	fi
+	$(TOOL) golangci-lint run
+	./caddy fmt --diff Caddyfile.example >/dev/null || { ./caddy fmt --diff Caddyfile.example; exit 1; }
+
+clean: ## remove what was built
+	rm -f caddy

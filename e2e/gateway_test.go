@@ -1,0 +1,361 @@
+package e2e
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// gateway is one process of the built gateway, with directories of its own: a
+// restart finds the same ones.
+type gateway struct {
+	t      *testing.T
+	id     string
+	dir    string
+	global string
+	admin  string
+	ports  []string
+	sites  []site
+
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+	gone chan struct{} // closed when the process has ended
+	err  error         // how it ended; to be read when gone is closed
+}
+
+// startGateway starts a gateway with one site.
+func startGateway(t *testing.T, s site) *gateway {
+	t.Helper()
+	return startGatewayWith(t, "", s)
+}
+
+// startGatewayWith starts a gateway with global options and several sites.
+func startGatewayWith(t *testing.T, global string, sites ...site) *gateway {
+	t.Helper()
+	binary := gatewayBinary(t)
+	dir, err := os.MkdirTemp("", "gateway")
+	if err != nil {
+		t.Fatalf("gateway: make a directory: %v", err)
+	}
+	g := &gateway{t: t, id: rand.Text(), dir: dir, global: global, sites: sites}
+	t.Cleanup(func() {
+		g.kill()
+		g.checkLog()
+		_ = os.RemoveAll(dir)
+	})
+	// Between finding a free port and listening on it somebody else can take it.
+	// Then there are others.
+	for range 5 {
+		g.admin = "127.0.0.1:" + freePort(t)
+		g.ports = nil
+		for range sites {
+			g.ports = append(g.ports, freePort(t))
+		}
+		if err = g.launch(binary); err == nil {
+			return g
+		}
+	}
+	t.Fatalf("gateway: %v", err)
+	return nil
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("find a free port: %v", err)
+	}
+	defer l.Close()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+}
+
+// environment gives the process directories of its own, so that it shares
+// nothing with others but what a test lets it share.
+func (g *gateway) environment() []string {
+	env := []string{
+		"HOME=" + g.dir, "XDG_DATA_HOME=" + filepath.Join(g.dir, "data"), "XDG_CONFIG_HOME=" + filepath.Join(g.dir, "config"),
+		"PATH=" + os.Getenv("PATH"),
+		// A race is an error that ends the process, so that no test passes over it.
+		"GORACE=halt_on_error=1",
+	}
+	if dir := os.Getenv("TMPDIR"); dir != "" {
+		env = append(env, "TMPDIR="+dir)
+	}
+	return env
+}
+
+func (g *gateway) launch(binary string) error {
+	config := filepath.Join(g.dir, "Caddyfile")
+	if err := os.WriteFile(config, []byte(g.caddyfile()), 0o600); err != nil {
+		return err
+	}
+	log, err := os.OpenFile(g.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(binary, "run", "--config", config, "--adapter", "caddyfile")
+	cmd.Env = g.environment()
+	cmd.Dir = g.dir
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	gone := make(chan struct{})
+	g.mu.Lock()
+	g.cmd, g.gone = cmd, gone
+	g.mu.Unlock()
+	go func() {
+		g.err = cmd.Wait()
+		close(gone)
+	}()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		select {
+		case <-gone:
+			return fmt.Errorf("it ended at once: %w\n%s", g.err, g.logTail())
+		default:
+		}
+		if g.ready() {
+			return nil
+		}
+	}
+	g.kill()
+	return fmt.Errorf("it did not answer within %s\n%s", patience, g.logTail())
+}
+
+func (g *gateway) caddyfile() string {
+	return caddyfile(g.id, g.global, g.admin, g.ports, g.sites)
+}
+
+// ready reports whether this very gateway answers on its ports.
+func (g *gateway) ready() bool {
+	for i := range g.ports {
+		status, body, err := get(g.url(i) + "/_gateway")
+		if err != nil || status != http.StatusOK || body != g.id {
+			return false
+		}
+	}
+	return true
+}
+
+// get asks on a connection of its own.
+func get(url string) (status int, body string, err error) {
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	resp, err := c.Get(url)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	all, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(all), err
+}
+
+// url is that of the gateway's i-th site.
+func (g *gateway) url(i int) string { return "http://127.0.0.1:" + g.ports[i] }
+
+// restart starts a gateway again that has ended, on the same ports and data.
+func (g *gateway) restart() {
+	g.t.Helper()
+	if err := g.launch(gatewayBinary(g.t)); err != nil {
+		g.t.Fatalf("gateway: restart: %v", err)
+	}
+}
+
+// kill ends the process with SIGKILL, if it is there.
+func (g *gateway) kill() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.cmd == nil {
+		return
+	}
+	_ = g.cmd.Process.Kill()
+	<-g.gone
+	g.cmd = nil
+}
+
+// signal sends the process a signal.
+func (g *gateway) signal(s syscall.Signal) {
+	g.t.Helper()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.cmd == nil {
+		g.t.Fatalf("gateway: signal %v: it is not running", s)
+	}
+	if err := g.cmd.Process.Signal(s); err != nil {
+		g.t.Fatalf("gateway: signal %v: %v", s, err)
+	}
+}
+
+// freeze stops the process in its tracks until thaw, as a suspended or stalled
+// machine does. It returns when the process has stopped: before, a signal is
+// only a wish.
+func (g *gateway) freeze() {
+	g.t.Helper()
+	g.signal(syscall.SIGSTOP)
+	eventually(g.t, "the gateway stands still", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", g.cmd.Process.Pid))
+		if err != nil {
+			g.t.Fatalf("gateway: state of the process: %v", err)
+		}
+		_, rest, _ := bytes.Cut(stat, []byte(") "))
+		return bytes.HasPrefix(rest, []byte("T"))
+	})
+}
+
+func (g *gateway) thaw() {
+	g.t.Helper()
+	g.signal(syscall.SIGCONT)
+}
+
+// terminate asks the process to end in good order and waits for that.
+func (g *gateway) terminate() error {
+	g.t.Helper()
+	g.signal(syscall.SIGTERM)
+	return g.ended()
+}
+
+// ended waits for the process's end, and returns how it ended.
+func (g *gateway) ended() error {
+	g.t.Helper()
+	select {
+	case <-g.gone:
+	case <-time.After(patience):
+		g.t.Fatalf("gateway: it did not end within %s", patience)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.cmd = nil
+	return g.err
+}
+
+// load puts other sites into force through the admin API, as a reload does.
+func (g *gateway) load(sites ...site) error {
+	before := g.sites
+	g.sites = sites
+	err := g.loadText(g.caddyfile())
+	if err != nil {
+		g.sites = before
+	}
+	return err
+}
+
+func (g *gateway) loadText(config string) error {
+	req, err := http.NewRequest(http.MethodPost, "http://"+g.admin+"/load", strings.NewReader(config))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "text/caddyfile")
+	req.Header.Set("Cache-Control", "must-revalidate") // also if nothing has changed
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	resp, err := c.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(resp.Body)
+	if resp.StatusCode != http.StatusOK {
+		return errors.New(string(body))
+	}
+	return nil
+}
+
+func (g *gateway) logPath() string { return filepath.Join(g.dir, "log") }
+
+func (g *gateway) log() string {
+	text, err := os.ReadFile(g.logPath())
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+func (g *gateway) logTail() string {
+	lines := strings.Split(strings.TrimSpace(g.log()), "\n")
+	lines = lines[max(0, len(lines)-40):]
+	for i, line := range lines {
+		lines[i] = line[:min(len(line), 500)]
+	}
+	return strings.Join(lines, "\n")
+}
+
+// broken are the marks in a log of what must never happen.
+var broken = regexp.MustCompile(`DATA RACE|panic: |panic serving|panicked|fatal error:|runtime error`)
+
+// checkLog fails the test if the gateway raced or panicked, and shows the end of
+// its log if the test has failed for another reason.
+func (g *gateway) checkLog() {
+	if at := broken.FindStringIndex(g.log()); at != nil {
+		log := g.log()
+		g.t.Errorf("the gateway's log says:\n%s", log[at[0]:min(len(log), at[0]+4000)])
+	} else if g.t.Failed() {
+		g.t.Logf("the gateway's log ends with:\n%s", g.logTail())
+	}
+}
+
+// stacks returns how many goroutines of the gateway are in a function.
+func (g *gateway) stacks(function string) (n int) {
+	g.t.Helper()
+	status, body, err := get("http://" + g.admin + "/debug/pprof/goroutine?debug=1")
+	if err != nil || status != http.StatusOK {
+		g.t.Fatalf("gateway: list its goroutines: status %d, %v", status, err)
+	}
+	_, groups, _ := strings.Cut(body, "\n") // after the profile's headline
+	for group := range strings.SplitSeq(strings.TrimSpace(groups), "\n\n") {
+		if strings.Contains(group, function) {
+			count, _, _ := strings.Cut(group, " @")
+			k, err := strconv.Atoi(count)
+			if err != nil {
+				g.t.Fatalf("gateway: list its goroutines: %v", err)
+			}
+			n += k
+		}
+	}
+	return n
+}
+
+// waiting returns how many duplicates wait in the gateway.
+func (g *gateway) waiting() int { return g.stacks("proxy.(*call).wait+") }
+
+// awaitWaiting returns when that many duplicates wait in the gateway.
+func (g *gateway) awaitWaiting(n int) {
+	g.t.Helper()
+	eventually(g.t, fmt.Sprintf("%d duplicates wait", n), func() bool { return g.waiting() == n })
+}
+
+// metrics returns the gateway's metrics as text.
+func (g *gateway) metrics() string {
+	g.t.Helper()
+	status, body, err := get("http://" + g.admin + "/metrics")
+	if err != nil || status != http.StatusOK {
+		g.t.Fatalf("gateway: metrics: status %d, %v", status, err)
+	}
+	return body
+}
+
+// counts returns the values of a counter by one of its labels.
+func (g *gateway) counts(counter, label string) map[string]int {
+	g.t.Helper()
+	counts := make(map[string]int)
+	for _, m := range regexp.MustCompile(`(?m)^`+counter+`\{[^}]*`+label+`="([^"]*)"[^}]*\} (\S+)$`).FindAllStringSubmatch(g.metrics(), -1) {
+		n, err := strconv.ParseFloat(m[2], 64)
+		if err != nil {
+			g.t.Fatalf("gateway: metrics: %v", err)
+		}
+		counts[m[1]] += int(n)
+	}
+	return counts
+}
