@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,14 +39,21 @@ type attempt struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
-	stopTimeout func()      // stops the timer that gives up for the client's sake
-	end         *time.Timer // ends the attempt
+	deadline    time.Time
+	stopTimeout func()         // stops the timer that gives up for the client's sake
+	end         *time.Timer    // ends the attempt
+	timers      sync.WaitGroup // timers that may fire, or are at it
 	done        chan struct{}
 
-	streaming  atomic.Bool // the answer is being passed on
-	gaveUp     atomic.Bool // the client has been told that the outcome is unknown
 	concluding atomic.Bool // the handler has returned
 	indexed    atomic.Bool // the job is in the index of unresolved ones
+	lost       atomic.Bool // the store has lost the attempt's claim for good
+	renewAgain time.Time   // after a failure, when to renew the lease; only the renewer's
+
+	// phase guards the choice between giving up on an answer and passing it on.
+	phase   sync.Mutex
+	gaveUp  bool           // the client has been told that the outcome is unknown
+	passing *io.PipeWriter // where an answer that is too large goes
 
 	replied sync.Once
 	reply   chan reply // what the request that started the attempt is told
@@ -76,12 +84,14 @@ type reply struct {
 
 // Causes of an attempt's end by our own hand.
 var (
+	errTimedOut     = endedError("no answer came within the timeout")
 	errLingerOver   = endedError("no answer came within timeout and linger")
 	errNoConnection = endedError("no connection was obtained within the timeout")
 	errStopped      = endedError("gateway stopped")
 	errStreamIdle   = endedError("the answer broke off: its upstream fell silent")
 	errCut          = endedError("the answer was cut")
 	errTooLate      = endedError("the lease was half over before anything was sent")
+	errSentAgain    = endedError("the connection died before an answer came; it was kept from being sent again")
 )
 
 // endedError is a net.Error that timed out, so that handlers below answer 504
@@ -99,73 +109,100 @@ func (rt *Route) start(r *http.Request, job *keystore.Job, token keystore.Token,
 	a := &attempt{
 		g: g, route: rt,
 		name: job.Name, token: token, sent: sent, began: time.Now(), job: job,
-		body:    body,
-		capture: newCapture(r.Method, rt.MaxResponseBody),
-		trace:   new(trace),
-		done:    make(chan struct{}),
-		reply:   make(chan reply, 1),
+		body:     body,
+		capture:  newCapture(r.Method, rt.MaxResponseBody),
+		trace:    new(trace),
+		deadline: deadline,
+		done:     make(chan struct{}),
+		reply:    make(chan reply, 1),
 	}
 	number := job.Attempt(token).Number
 	a.provider = job.Attempt(token).Provider
 	a.log = g.log.With(slog.String("job", job.ID), slog.Int("attempt", number))
 	a.ctx, a.cancel = context.WithCancelCause(context.WithoutCancel(r.Context()))
 	a.trace.tooLate = a.tooLate
-	a.trace.abandon = func() { a.cancel(errTooLate) }
+	a.trace.abandon = a.cancel
+	a.trace.bodyless = body.size == 0
 	a.capture.overflow = a.passOn
 	a.capture.pass = a.pass
 
 	body.retain()
 	release := g.retain()
-	a.startTimers(deadline)
+	a.startTimers()
 	g.mu.Lock()
 	g.attempts[a] = struct{}{}
+	stopping := g.stopping()
 	g.mu.Unlock()
 
 	req := a.request(r, job, number)
 	go func() {
 		defer release()
-		defer body.release()
 		defer a.leave()
-		if a.tooLate() {
-			a.neverDispatched()
-			return
+		switch {
+		case stopping:
+			body.release()
+			a.neverDispatched(errStopped)
+		case a.tooLate(), time.Now().After(deadline):
+			body.release()
+			a.neverDispatched(errTooLate)
+		default:
+			seen := a.run(req, provider)
+			body.release() // recording the end can take as long as an outage
+			a.conclude(seen)
 		}
-		a.conclude(a.run(req, provider))
 	}()
 	return a
 }
 
 // startTimers sets when the client is no longer kept waiting, and when the
 // attempt ends.
-func (a *attempt) startTimers(deadline time.Time) {
-	release := a.g.retain()
-	timeout := time.AfterFunc(time.Until(deadline), func() {
-		defer release()
+func (a *attempt) startTimers() {
+	a.timers.Add(2)
+	timeout := time.AfterFunc(time.Until(a.deadline), func() {
+		defer a.timers.Done()
 		a.timedOut()
 	})
 	a.stopTimeout = func() {
 		if timeout.Stop() {
-			release()
+			a.timers.Done()
 		}
 	}
-	a.end = time.AfterFunc(time.Until(deadline)+a.route.Linger, func() {
-		if a.streaming.Load() {
-			a.cancel(errStreamIdle)
-		} else {
-			a.cancel(errLingerOver)
-		}
+	a.end = time.AfterFunc(time.Until(a.deadline)+a.route.Linger, func() {
+		defer a.timers.Done()
+		a.ended()
 	})
+}
+
+// ended ends the attempt, since its upstream has been silent for too long.
+func (a *attempt) ended() {
+	a.phase.Lock()
+	passing := a.passing != nil
+	a.phase.Unlock()
+	if !passing {
+		a.cancel(errLingerOver)
+		return
+	}
+	a.cancel(errStreamIdle)
+	select {
+	case <-a.done:
+	case <-time.After(answerTime): // its handler does not care
+		a.giveUp(errStreamIdle)
+		a.endPassing(errCut)
+	}
 }
 
 // leave takes the attempt off the gateway's list.
 func (a *attempt) leave() {
 	a.stopTimeout()
-	a.end.Stop()
+	if a.end.Stop() {
+		a.timers.Done()
+	}
 	a.cancel(nil)
 	a.g.mu.Lock()
 	delete(a.g.attempts, a)
 	a.g.mu.Unlock()
 	close(a.done)
+	a.timers.Wait()
 }
 
 // tooLate reports whether more than half the lease has passed since the claim
@@ -191,8 +228,9 @@ func (a *attempt) request(r *http.Request, job *keystore.Job, number int) *http.
 	req.TransferEncoding = nil
 	req.GetBody = nil
 	req.Trailer = nil
-	if a.body.size == 0 {
-		hideFromResend(req.Header)
+	if strings.EqualFold(req.Header.Get("Upgrade"), "h2c") { // an offer to this hop only
+		req.Header.Del("Upgrade")
+		req.Header.Del("Http2-Settings")
 	}
 	return req
 }
@@ -202,23 +240,6 @@ func (a *attempt) request(r *http.Request, job *keystore.Job, number int) *http.
 func attemptHeader(number int, token keystore.Token) string {
 	sum := sha256.Sum256(token[:])
 	return strconv.Itoa(number) + `;token="` + hex.EncodeToString(sum[:8]) + `"`
-}
-
-// hideFromResend keeps net/http from sending a request without a body again by
-// itself. Its transport does so for any method when a reused connection dies
-// before the first byte of an answer, if the header map has one of these names
-// in its canonical spelling (net/http, Request.isReplayable). In lower case the
-// field goes out just the same.
-func hideFromResend(h http.Header) {
-	for canonical, lower := range map[string]string{
-		"Idempotency-Key":   "idempotency-key",
-		"X-Idempotency-Key": "x-idempotency-key",
-	} {
-		if values, ok := h[canonical]; ok {
-			delete(h, canonical)
-			h[lower] = values
-		}
-	}
 }
 
 // run calls the provider and returns what was seen. It recovers from panics:
@@ -279,6 +300,7 @@ func (a *attempt) conclude(seen observation) {
 		a.log.Error("the store does not record an attempt's end; going on trying", slog.String("outcome", outcomeWord(v.outcome)))
 		a.g.observer.Incident(IncidentUnrecorded)
 		a.tell(seen, v, keystore.Settlement{}, false)
+		a.endPassing(v.cut())
 	})
 	settled, err := a.insist(report)
 	unrecorded.Stop()
@@ -287,24 +309,36 @@ func (a *attempt) conclude(seen observation) {
 	}
 	a.logEnd(report, settled)
 	a.tell(seen, v, settled, err == nil && settled.Effect != keystore.EffectLost)
-	if v.outcome == keystore.OutcomeUnknown {
-		a.capture.closePassing(errCut)
-	} else {
-		a.capture.closePassing(nil)
-	}
+	a.endPassing(v.cut())
 }
 
-// insist reports until the store has taken it, or there is no sense in it any more.
+// cut is the error that a client sees to whom the answer was passed on.
+func (v verdict) cut() error {
+	if v.outcome == keystore.OutcomeUnknown {
+		return errCut
+	}
+	return nil
+}
+
+// insist reports until the store has taken it, or there is no sense in it any
+// more. After a first failure it takes its turn with the other writes that have
+// yet to become definite.
 func (a *attempt) insist(report keystore.Report) (keystore.Settlement, error) {
 	pause := backoff{}
 	giveUp := a.began.Add(a.route.Retention)
 	if report.Outcome == keystore.OutcomeUnknown {
 		giveUp = a.began.Add(a.route.Lease) // the end of the lease says the same
 	}
-	for {
+	for first := true; ; first = false {
+		if !first {
+			a.g.slots <- struct{}{}
+		}
 		ctx, cancel := context.WithTimeout(a.g.ctx, storeTime)
 		settled, err := a.report(ctx, report, 1)
 		cancel()
+		if !first {
+			<-a.g.slots
+		}
 		if err == nil || definite(err) || time.Now().After(giveUp) || !pause.wait(a.g.ctx) {
 			return settled, err
 		}
@@ -336,7 +370,7 @@ func (a *attempt) report(ctx context.Context, report keystore.Report, tries int)
 	if job != nil && job.Attempt(a.token) != nil {
 		a.job = job
 	}
-	if settled.Recovers || settled.Effect == keystore.EffectLost {
+	if settled.Recovers || (settled.Effect == keystore.EffectLost && !a.lost.Swap(true)) {
 		a.g.observer.Incident(IncidentClaimLost)
 		a.log.Error("the store has lost a claim that it had acknowledged", slog.Bool("restored", settled.Recovers))
 	}
@@ -352,7 +386,7 @@ func (a *attempt) logEnd(report keystore.Report, settled keystore.Settlement) {
 		slog.Int("status", report.Evidence.Status),
 		slog.Duration("duration", time.Since(a.began)),
 	}
-	late := a.gaveUp.Load()
+	late := a.lingers()
 	switch {
 	case settled.Contradicts:
 		a.g.observer.Incident(IncidentContradicted)
@@ -375,15 +409,19 @@ func (a *attempt) logEnd(report keystore.Report, settled keystore.Settlement) {
 // tell replies to the request that started the attempt.
 func (a *attempt) tell(seen observation, v verdict, settled keystore.Settlement, recorded bool) {
 	r := reply{job: a.snapshot(), recorded: recorded}
+	won := settled.Effect == keystore.EffectWon || settled.Effect == keystore.EffectAlreadyWon
+	completed := r.job != nil && !r.job.CompletedBy.IsZero()
 	switch {
+	case recorded && !won && (completed || v.outcome == keystore.OutcomeFinal):
+		r.superseded = true
 	case v.outcome == keystore.OutcomeUnknown:
 		r.refusal = refuseUnknown()
+	case v.outcome == keystore.OutcomeFailed && errors.Is(seen.ended, errTooLate):
+		r.refusal = refuseStore(errTooLate)
+	case v.outcome == keystore.OutcomeFailed && seen.answer == nil && seen.err == nil:
+		r.refusal = refuseNotExecuted(r.job)
 	case v.outcome == keystore.OutcomeFailed && seen.answer == nil:
-		if r.err = seen.err; r.err == nil || errors.Is(seen.ended, errTooLate) {
-			r.refusal = refuseStore(errTooLate)
-		}
-	case recorded && (settled.Effect == keystore.EffectDiscarded || settled.Effect == keystore.EffectEvidence):
-		r.superseded = true
+		r.err = seen.err
 	default:
 		r.answer = seen.answer
 	}
@@ -424,22 +462,31 @@ func (a *attempt) timedOut() {
 		case <-time.After(answerTime):
 		}
 	}
-	a.giveUp()
+	a.giveUp(errTimedOut)
 }
 
-// giveUp writes down that the outcome is unknown, and says so.
-func (a *attempt) giveUp() {
-	a.gaveUp.Store(true)
+// giveUp writes down that the outcome is unknown, and says so. The attempt goes
+// on listening.
+func (a *attempt) giveUp(why error) {
+	a.phase.Lock()
+	if a.passing != nil && !errors.Is(why, errStreamIdle) {
+		a.phase.Unlock()
+		return // the answer has begun to come after all
+	}
+	a.gaveUp = true
+	a.phase.Unlock()
 	ctx, cancel := context.WithTimeout(a.g.ctx, answerTime)
 	defer cancel()
-	_, err := a.report(ctx, keystore.Report{
-		Token: a.token, Outcome: keystore.OutcomeUnknown, Listening: true,
-		Reason:   "no answer came within the timeout",
+	settled, err := a.report(ctx, keystore.Report{
+		Token: a.token, Outcome: keystore.OutcomeUnknown, Listening: true, Reason: why.Error(),
 		Evidence: a.trace.evidence(), At: a.g.store.Now(),
 	}, 0)
-	if err != nil {
+	switch {
+	case err != nil:
 		// The end of the lease will say the same.
 		a.log.Error("an attempt that timed out could not be recorded as unknown", slog.Any("error", err))
+	case settled.Effect != keystore.EffectUnknown && a.concluding.Load():
+		return // its end was recorded in the meantime, and is what there is to tell
 	}
 	if a.replyWith(reply{job: a.snapshot(), refusal: refuseUnknown()}) {
 		a.log.Warn("an attempt timed out: it is unknown whether it was executed; listening on for a late result",
@@ -447,18 +494,28 @@ func (a *attempt) giveUp() {
 	}
 }
 
-// lingering reports whether the attempt is unknown already and only listens on.
-func (a *attempt) lingering() bool { return a.gaveUp.Load() && !a.concluding.Load() }
+// lingers reports whether the attempt was given up on.
+func (a *attempt) lingers() bool {
+	a.phase.Lock()
+	defer a.phase.Unlock()
+	return a.gaveUp
+}
+
+// onlyListens reports whether the attempt is unknown already and nothing but a
+// late result can change that.
+func (a *attempt) onlyListens() bool { return a.lingers() && !a.concluding.Load() }
 
 // neverDispatched records that the attempt was given up before anything was sent.
-func (a *attempt) neverDispatched() {
+func (a *attempt) neverDispatched(why error) {
 	a.concluding.Store(true)
-	a.log.Warn("an attempt was not dispatched: the lease was half over before anything was sent; is this machine overloaded, or was it suspended?")
+	if errors.Is(why, errTooLate) {
+		a.log.Warn("an attempt was not dispatched: the lease was half over before anything was sent; is this machine overloaded, or was it suspended?")
+	}
 	a.mu.Lock()
 	job := a.job
 	a.mu.Unlock()
-	a.g.abort(keystore.AbortedClaim{Token: a.token, Written: job, Reason: errTooLate.Error()}, true)
-	a.replyWith(reply{job: job, refusal: refuseStore(errTooLate)})
+	a.g.abort(keystore.AbortedClaim{Token: a.token, Written: job, Reason: why.Error()}, true)
+	a.replyWith(reply{job: job, refusal: refuseStore(why)})
 }
 
 // cut ends the attempt since the process is ending, and writes it down.
@@ -491,8 +548,10 @@ func (a *attempt) cut(ctx context.Context) {
 // if that can be done in time, and in the background otherwise.
 func (g *Gateway) abort(c keystore.AbortedClaim, now bool) {
 	g.observer.Incident(IncidentAborted)
+	told := false
 	decide := func(present *keystore.Job) (*keystore.Job, bool) {
-		if c.Contradicts(present) {
+		if !told && c.Contradicts(present) {
+			told = true
 			g.observer.Incident(IncidentContradicted)
 			g.log.Error("an attempt that was never dispatched was resolved as succeeded", slog.String("job", present.ID))
 		}

@@ -24,7 +24,7 @@ type clientReader struct{ io.Reader }
 
 func (c clientReader) Read(p []byte) (int, error) {
 	n, err := c.Reader.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
+	if err != nil && err != io.EOF { //nolint:errorlint // a wrapped one is no proper end
 		err = fmt.Errorf("%w: %w", ErrBodyUnfinished, err)
 	}
 	return n, err
@@ -72,9 +72,15 @@ func readBody(r io.Reader, declared, buffer, limit int64) (*requestBody, error) 
 	if b.file == nil {
 		b.mem, b.size = mem.Bytes(), n
 	}
-	if b.size > limit {
+	switch {
+	case b.size > limit:
+		err = errBodyTooLarge
+	case declared >= 0 && b.size != declared:
+		err = fmt.Errorf("%w: %d of %d bytes came", ErrBodyUnfinished, b.size, declared)
+	}
+	if err != nil {
 		b.release()
-		return nil, errBodyTooLarge
+		return nil, err
 	}
 	h.Sum(b.sum[:0])
 	return b, nil
@@ -85,7 +91,7 @@ func readBody(r io.Reader, declared, buffer, limit int64) (*requestBody, error) 
 func (b *requestBody) spill(mem *bytes.Buffer, rest io.Reader) error {
 	var probe [1]byte
 	n, err := io.ReadFull(rest, probe[:])
-	if errors.Is(err, io.EOF) {
+	if err == io.EOF { //nolint:errorlint // a wrapped one is no proper end
 		return nil
 	}
 	if err != nil {

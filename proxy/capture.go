@@ -25,7 +25,7 @@ type capture struct {
 	// answer's head and what was kept of the body, and returns where the rest
 	// goes, or nil if nobody waits any more.
 	overflow func(head *keystore.Response) *io.PipeWriter
-	// pass writes a part of the rest.
+	// pass writes a part of the rest; with nil nobody takes it any more.
 	pass func(w *io.PipeWriter, p []byte) error
 
 	mu      sync.Mutex
@@ -83,7 +83,7 @@ func (c *capture) Write(p []byte) (int, error) {
 		c.passing = c.overflow(head)
 		c.body = nil
 	}
-	if c.passing != nil && c.pass(c.passing, p) != nil {
+	if c.pass(c.passing, p) != nil {
 		c.passing = nil // the client has gone; the rest is only counted
 	}
 	return len(p), nil
@@ -133,16 +133,6 @@ func (c *capture) response() *keystore.Response {
 		Header:   c.sent,
 		Size:     c.size,
 		Answered: keystore.TimeOf(time.Now()),
-	}
-}
-
-// closePassing ends what is passed on: as it should, or with an error that makes
-// the client see a broken transfer.
-func (c *capture) closePassing(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.passing != nil {
-		c.passing.CloseWithError(err)
 	}
 }
 

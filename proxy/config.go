@@ -37,6 +37,9 @@ const (
 	DefaultWaiters         = 10000
 )
 
+// maxLimit bounds all limits: a petabyte is as good as none.
+const maxLimit = 1 << 50
+
 // Statuses says which HTTP statuses refusals have.
 type Statuses string
 
@@ -149,8 +152,8 @@ func (c Config) Validate() error {
 		{"waiters", int64(c.Waiters)},
 	}
 	for _, l := range limits {
-		if l.value <= 0 {
-			return fmt.Errorf("%s %d: must be positive", l.name, l.value)
+		if l.value <= 0 || l.value > maxLimit {
+			return fmt.Errorf("%s %d: must be from 1 to %d", l.name, l.value, int64(maxLimit))
 		}
 	}
 	switch {

@@ -2,9 +2,12 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
+	"net"
 	"net/http/httptrace"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
@@ -13,16 +16,20 @@ import (
 // those that others put into the same context, and fire for every round trip
 // below us, also after the attempt has returned.
 type trace struct {
-	asked, connected, shut, wrote, firstByte atomic.Int32
+	asked, connected, shut, headers, wrote, firstByte atomic.Int32
 
 	// tooLate says whether it is too late to dispatch. It is asked at the last
 	// moments at which nothing has been sent yet.
 	tooLate func() bool
 	// abandon ends the attempt's context.
-	abandon func()
+	abandon func(cause error)
+	// bodyless says that the attempt's request has no body. Only then does a
+	// transport send it again by itself.
+	bodyless bool
 
 	mu       sync.Mutex
 	upstream string
+	last     net.Conn
 }
 
 // with returns a context in which the trace watches.
@@ -32,27 +39,21 @@ func (t *trace) with(ctx context.Context) context.Context {
 			t.asked.Add(1)
 			t.setUpstream(addr)
 			if t.tooLate() {
-				t.abandon()
+				t.abandon(errTooLate)
 			}
 		},
 		GotConn: func(info httptrace.GotConnInfo) {
-			// A cancelled context does not keep a transport from using a
-			// connection that it has got already. A closed one does, and
-			// nothing has been written to it for this request.
-			if t.tooLate() {
-				t.abandon()
-				if info.Conn != nil {
-					t.shut.Add(1)
-					t.connected.Add(1)
-					info.Conn.Close()
-					return
-				}
-			}
 			t.connected.Add(1)
-			if info.Conn != nil && info.Conn.RemoteAddr() != nil {
-				t.setUpstream(info.Conn.RemoteAddr().String())
+			switch {
+			case t.tooLate():
+				t.refuse(info.Conn, errTooLate)
+			case t.sendsAgain():
+				t.refuse(info.Conn, errSentAgain)
+			default:
+				t.remember(info.Conn)
 			}
 		},
+		WroteHeaders: func() { t.headers.Add(1) },
 		WroteRequest: func(info httptrace.WroteRequestInfo) {
 			if info.Err == nil {
 				t.wrote.Add(1)
@@ -60,6 +61,64 @@ func (t *trace) with(ctx context.Context) context.Context {
 		},
 		GotFirstResponseByte: func() { t.firstByte.Add(1) },
 	})
+}
+
+// refuse keeps a transport from using a connection that it has just obtained,
+// and on which nothing has been written yet for this request.
+//
+// A context that has ended keeps HTTP/2 from it, which asks once more before it
+// writes. HTTP/1 does not always ask; its connection, which nobody else uses, is
+// closed.
+func (t *trace) refuse(conn net.Conn, cause error) {
+	t.abandon(cause)
+	if s, ok := conn.(interface{ ConnectionState() tls.ConnectionState }); ok {
+		if s.ConnectionState().NegotiatedProtocol != "h2" {
+			conn.Close()
+		}
+	} else if _, ok := conn.(syscall.Conn); ok {
+		conn.Close()
+	} else {
+		return // HTTP/3, of which this is not known
+	}
+	t.shut.Add(1)
+}
+
+// sendsAgain reports whether a transport is about to send again, by itself, a
+// request that may have been executed. net/http does so with a request that has
+// no body, if it carries a key or has a safe method (net/http,
+// Request.isReplayable), when a reused connection dies before the first byte of
+// an answer. Without a connection that died, another one is another request: a
+// chain may make several.
+func (t *trace) sendsAgain() bool {
+	if !t.bodyless || t.headers.Load() <= t.firstByte.Load() {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return isClosed(t.last)
+}
+
+// isClosed reports whether a connection was closed on this side; true where that
+// can't be told.
+func isClosed(conn net.Conn) bool {
+	if wrapped, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		conn = wrapped.NetConn()
+	}
+	s, ok := conn.(syscall.Conn)
+	if !ok {
+		return true
+	}
+	raw, err := s.SyscallConn()
+	return err != nil || raw.Control(func(uintptr) {}) != nil
+}
+
+func (t *trace) remember(conn net.Conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last = conn
+	if conn != nil && conn.RemoteAddr() != nil {
+		t.upstream = conn.RemoteAddr().String()
+	}
 }
 
 func (t *trace) setUpstream(addr string) {

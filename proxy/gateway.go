@@ -82,7 +82,9 @@ func (g *Gateway) Close() { g.stop() }
 // only lingering, or ctx ends; what is still running then is cut and written
 // down as unknown. It returns when that is done.
 func (g *Gateway) Drain(ctx context.Context) {
+	g.mu.Lock() // an attempt that is registered after this knows that it may not start
 	g.drainOnce.Do(func() { close(g.draining) })
+	g.mu.Unlock()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for g.busy() {
@@ -102,7 +104,7 @@ func (g *Gateway) busy() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for a := range g.attempts {
-		if !a.lingering() {
+		if !a.onlyListens() {
 			return true
 		}
 	}

@@ -39,10 +39,10 @@ func classify(seen observation, overrides map[int]keystore.Outcome) verdict {
 		if seen.trace.shut.Load() > 0 {
 			reason = keystore.ReasonNeverDispatched + ": the lease was half over when a connection was obtained"
 		}
-		return verdict{keystore.OutcomeFailed, reason, statusOr(seen.failure.Status, http.StatusBadGateway)}
+		return verdict{keystore.OutcomeFailed, reason, http.StatusBadGateway}
 	}
 	switch {
-	case seen.ended != nil:
+	case seen.ended != nil && !seen.undoubted():
 		return verdict{outcome: keystore.OutcomeUnknown, reason: seen.ended.Error()}
 	case isAbort(seen.panicked):
 		return verdict{outcome: keystore.OutcomeUnknown, reason: "the answer was cut, or its handler aborted"}
@@ -56,13 +56,22 @@ func classify(seen observation, overrides map[int]keystore.Outcome) verdict {
 	return classifyAnswer(seen.answer, overrides)
 }
 
+// undoubted reports whether a whole answer has come all the same although we had
+// ended the attempt by then. Many a handler takes the end of its context for the
+// end of its answer, and returns as if nothing were wrong; only an answer that
+// has said how long it is can't deceive.
+func (o *observation) undoubted() bool {
+	return o.err == nil && o.panicked == nil && o.complete && o.answer.Header["Content-Length"] != nil &&
+		outcomeOfStatus(o.answer.Status, o.answer.Header) == keystore.OutcomeFinal
+}
+
 func classifyError(seen observation) verdict {
 	status := seen.failure.Status
 	if seen.answer == nil && seen.trace.connected.Load() == 0 {
 		hooked := seen.trace.asked.Load() > 0
 		switch {
 		case !hooked && seen.failure.DialFailed && !seen.failure.Retried:
-			return verdict{keystore.OutcomeFailed, "never sent: the connection was refused", statusOr(status, http.StatusBadGateway)}
+			return verdict{keystore.OutcomeFailed, "never sent: the connection was refused", http.StatusBadGateway}
 		case status == http.StatusRequestTimeout, status == 499:
 		case status >= 400 && status < 500, status == http.StatusServiceUnavailable:
 			return verdict{keystore.OutcomeFailed, fmt.Sprintf("refused with status %d before any connection was sought", status), status}
@@ -146,11 +155,4 @@ func refusalCode(answer *keystore.Response) string {
 func isAbort(panicked any) bool {
 	err, ok := panicked.(error)
 	return ok && errors.Is(err, http.ErrAbortHandler)
-}
-
-func statusOr(status, otherwise int) int {
-	if status == 0 {
-		return otherwise
-	}
-	return status
 }

@@ -152,8 +152,8 @@ func refuseRequest(code, detail string) *Refusal {
 func refuseStore(err error) *Refusal {
 	return &Refusal{
 		Code: CodeStoreUnavailable, Status: http.StatusServiceUnavailable, Advice: AdviceRetrySameKey,
-		Title:      "Nothing was executed: the record of requests is not available",
-		Detail:     "The request was not passed on. Repeat it with the same key.",
+		Title:      "The record of requests is not available",
+		Detail:     "This request was not passed on. Repeat it with the same key.",
 		RetryAfter: jitter(time.Second), Err: err,
 	}
 }
@@ -206,7 +206,7 @@ func refuseUnknown() *Refusal {
 func refuseNotExecuted(j *keystore.Job) *Refusal {
 	status := http.StatusBadGateway
 	if j != nil {
-		if a := j.LastAttempt(); a != nil && a.Evidence.Status != 0 {
+		if a := j.LastAttempt(); a != nil && a.Evidence.Status >= 400 {
 			status = a.Evidence.Status
 		}
 	}
@@ -227,12 +227,16 @@ func refuseNotKept(j *keystore.Job) *Refusal {
 	}
 }
 
-func refuseLost() *Refusal {
-	return &Refusal{
+func refuseLost(known *keystore.Job) *Refusal {
+	r := &Refusal{
 		Code: CodeRecordLost, Status: http.StatusServiceUnavailable, Advice: AdviceWaitForResolution,
 		Title:  "The record of this request has vanished",
 		Detail: "The first request with this key was running, and its record is gone. It may have been executed.",
 	}
+	if known != nil {
+		r.Job, r.Attempts = known.ID, known.AttemptCount()
+	}
+	return r
 }
 
 func refuseWaiters() *Refusal {

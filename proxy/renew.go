@@ -25,6 +25,7 @@ const (
 func (g *Gateway) renewLeases() {
 	tick := time.NewTicker(renewTick)
 	defer tick.Stop()
+	var indexAgain time.Time // after a failure, when to try again
 	for {
 		select {
 		case <-g.ctx.Done():
@@ -35,18 +36,20 @@ func (g *Gateway) renewLeases() {
 		now := g.store.Now()
 		g.mu.Lock()
 		for a := range g.attempts {
-			if a.gaveUp.Load() || a.concluding.Load() {
+			if a.lost.Load() || a.lingers() || a.concluding.Load() {
 				continue
 			}
 			if !a.indexed.Load() && time.Since(a.began) > indexAge {
 				old = append(old, a)
 			}
-			if end, known := a.leaseEnd(); known && end.Sub(now) < a.route.Lease/3 {
+			if end, known := a.leaseEnd(); known && end.Sub(now) < a.route.Lease/3 && time.Now().After(a.renewAgain) {
 				due = append(due, a)
 			}
 		}
 		g.mu.Unlock()
-		g.enterIndex(old)
+		if time.Now().After(indexAgain) && !g.enterIndex(old) {
+			indexAgain = time.Now().Add(indexAge)
+		}
 		g.renew(due)
 	}
 }
@@ -61,25 +64,29 @@ func (a *attempt) leaseEnd() (keystore.Time, bool) {
 	return own.Lease, own.State == keystore.AttemptStarting
 }
 
-func (g *Gateway) enterIndex(attempts []*attempt) {
-	if len(attempts) == 0 {
-		return
-	}
+// enterIndex reports whether it could.
+func (g *Gateway) enterIndex(attempts []*attempt) bool {
 	entries := make([]keystore.IndexEntry, 0, len(attempts))
+	var entered []*attempt
 	for _, a := range attempts {
 		if j := a.snapshot(); j != nil {
 			entries = append(entries, keystore.IndexEntryOf(j))
+			entered = append(entered, a)
 		}
+	}
+	if len(entries) == 0 {
+		return true
 	}
 	ctx, cancel := context.WithTimeout(g.ctx, storeTime)
 	defer cancel()
 	if err := g.store.Index(ctx, entries...); err != nil {
 		g.log.Warn("running attempts could not be indexed", slog.Int("attempts", len(entries)), slog.Any("error", err))
-		return
+		return false
 	}
-	for _, a := range attempts {
+	for _, a := range entered {
 		a.indexed.Store(true)
 	}
+	return true
 }
 
 func (g *Gateway) renew(due []*attempt) {
@@ -112,6 +119,8 @@ func (a *attempt) renew() {
 	}, 1)
 	switch {
 	case err != nil:
+		// There is a third of the lease left to try again in.
+		a.renewAgain = time.Now().Add(a.route.Lease / 10)
 		a.log.Warn("a lease could not be renewed", slog.Any("error", err))
 	case settled.Effect == keystore.EffectRenewed:
 		a.g.observer.Incident(IncidentRenewed)

@@ -1,8 +1,8 @@
 package proxy
 
 import (
-	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -86,7 +86,12 @@ func writeAnswer(w http.ResponseWriter, answer *keystore.Response) error {
 
 func writeHead(w http.ResponseWriter, answer *keystore.Response) {
 	h := w.Header()
-	maps.Copy(h, endToEnd(answer.Header))
+	for name, values := range endToEnd(answer.Header) {
+		if addable[name] {
+			values = append(slices.Clip(h[name]), values...)
+		}
+		h[name] = values
+	}
 	if bodyAllowed(answer.Status) && len(answer.Trailer) == 0 && int64(len(answer.Body)) == answer.Size &&
 		(answer.Size > 0 || h.Get("Content-Length") == "") {
 		h.Set("Content-Length", strconv.FormatInt(answer.Size, 10))
@@ -96,6 +101,9 @@ func writeHead(w http.ResponseWriter, answer *keystore.Response) {
 	}
 	w.WriteHeader(answer.Status)
 }
+
+// addable are lists to which handlers around this one may have added already.
+var addable = map[string]bool{"Vary": true, "Via": true, "Link": true, "Set-Cookie": true, "Server-Timing": true, "Warning": true}
 
 func writeTrailer(w http.ResponseWriter, trailer http.Header) {
 	for name, values := range trailer {

@@ -82,6 +82,7 @@ func (rt *Route) Serve(w http.ResponseWriter, r *http.Request, x Exchange) error
 	if c.x.Asked == nil {
 		c.x.Asked = r
 	}
+	defer func() { rt.gateway.observer.Request(c.verdict) }() // also if the answer is broken off by a panic
 	switch {
 	case errors.Is(err, errNoKey):
 		err = refuseRequest(CodeKeyMissing, fmt.Sprintf("Send the header %s with a value of your own, the same on every repetition.", rt.KeyHeader))
@@ -97,7 +98,6 @@ func (rt *Route) Serve(w http.ResponseWriter, r *http.Request, x Exchange) error
 	case err != nil && c.verdict == "":
 		c.verdict = VerdictAborted
 	}
-	rt.gateway.observer.Request(c.verdict)
 	return err
 }
 
@@ -118,7 +118,7 @@ type call struct {
 func (c *call) serve(key, sent string) error {
 	// What needs only the header is judged before the body is read, so that a
 	// client that waits for 100 Continue need not send it.
-	if c.r.Header.Get("Upgrade") != "" {
+	if upgrade := c.r.Header.Get("Upgrade"); upgrade != "" && !strings.EqualFold(upgrade, "h2c") {
 		return refuseRequest(CodeKeyInvalid, "A request to switch protocols can't be repeated safely; send it without "+c.KeyHeader+".")
 	}
 	owner := c.x.Owner()
@@ -141,6 +141,9 @@ func (c *call) serve(key, sent string) error {
 		Fingerprints: []keystore.Fingerprint{fingerprintRaw(c.x.Asked, body)},
 		First:        true,
 	}
+	if c.g.stopping() { // reading the body may have taken long
+		return refuseStore(errStopped)
+	}
 	name := keystore.NameOf(c.Space, owner, key)
 	now := c.g.store.Now()
 	job := keystore.NewJob(keystore.Job{
@@ -161,9 +164,13 @@ func (c *call) newAttempt(now keystore.Time) keystore.NewAttempt {
 
 // refuseBody says why a request's body could not be taken. Nothing is claimed by then.
 func (c *call) refuseBody(err error) error {
-	var tooLarge *http.MaxBytesError
-	if errors.Is(err, errBodyTooLarge) || errors.As(err, &tooLarge) {
-		return refuseRequest(CodeRequestTooLarge, fmt.Sprintf("At most %d bytes are taken.", c.MaxRequestBody))
+	limit := c.MaxRequestBody
+	tooLarge, limited := errors.AsType[*http.MaxBytesError](err)
+	if limited { // a limit of somebody around this handler
+		limit = tooLarge.Limit
+	}
+	if limited || errors.Is(err, errBodyTooLarge) {
+		return refuseRequest(CodeRequestTooLarge, fmt.Sprintf("At most %d bytes are taken.", limit))
 	}
 	if errors.Is(err, ErrBodyUnfinished) {
 		return err
@@ -192,7 +199,11 @@ func (c *call) create(job *keystore.Job) error {
 
 // judge does what the one decision function says about the record that is there.
 func (c *call) judge(present *keystore.Job, sent time.Time) error {
+	known := present
 	for {
+		if present != nil {
+			known = present
+		}
 		now := c.g.store.Now()
 		switch keystore.Judge(present, c.claim, now) {
 		case keystore.Own:
@@ -222,10 +233,10 @@ func (c *call) judge(present *keystore.Job, sent time.Time) error {
 			present = found
 		case keystore.Wait:
 			found, err := c.wait(present)
-			if err != nil || found == nil {
+			if err != nil {
 				return err
 			}
-			present = found.job
+			present = found
 		case keystore.Lapsed:
 			written, err := c.lapse(present)
 			if err != nil {
@@ -237,7 +248,7 @@ func (c *call) judge(present *keystore.Job, sent time.Time) error {
 		case keystore.NotExecuted:
 			return refuseNotExecuted(present).about(present, now)
 		default: // RecordLost; Create is not possible here, as whoever comes here only reads
-			return refuseLost()
+			return refuseLost(known)
 		}
 		c.claim.First = false
 	}
@@ -280,12 +291,9 @@ func (c *call) lapse(present *keystore.Job) (*keystore.Job, error) {
 	return j, err
 }
 
-// found is a record as a waiter's last look saw it; nil where there was none.
-type found struct{ job *keystore.Job }
-
-// wait waits until the job is no longer running. It returns nil without an error
-// if the client has left.
-func (c *call) wait(present *keystore.Job) (*found, error) {
+// wait waits until the job is no longer running. A client that has left is not
+// waited for; should it have closed only its sending side, it gets an answer.
+func (c *call) wait(present *keystore.Job) (*keystore.Job, error) {
 	rm, leave, err := c.g.enter(present, c.WaitersPerJob, c.Waiters)
 	if err != nil {
 		return nil, refuseWaiters().about(present, c.g.store.Now())
@@ -307,7 +315,7 @@ func (c *call) wait(present *keystore.Job) (*found, error) {
 			}
 			if keystore.Judge(j, reader, c.g.store.Now()) != keystore.Wait {
 				c.verdict = VerdictWaited
-				return &found{j}, nil
+				return j, nil
 			}
 			present = j
 		case <-timer.C:
@@ -318,8 +326,7 @@ func (c *call) wait(present *keystore.Job) (*found, error) {
 		case <-c.g.draining:
 			return nil, refuseInFlight(nil, 0).about(present, c.g.store.Now())
 		case <-c.r.Context().Done():
-			c.verdict = VerdictAborted
-			return nil, nil
+			return nil, refuseInFlight(present, c.g.store.Now()).about(present, c.g.store.Now())
 		}
 	}
 }
@@ -348,16 +355,11 @@ func (c *call) deliver(err error) error {
 }
 
 // run runs the attempt that this request has claimed, and answers with what
-// comes of it.
+// comes of it. It does not ask whether the client is still there: one that has
+// closed only its sending side looks just like one that has left.
 func (c *call) run(job *keystore.Job, sent time.Time) error {
 	a := c.start(c.r, job, c.claim.Token, sent, c.began.Add(c.Timeout), c.body, c.x.Provider())
-	var rep reply
-	select {
-	case rep = <-a.reply:
-	case <-c.r.Context().Done():
-		c.verdict = VerdictAborted
-		return nil // the attempt goes on
-	}
+	rep := <-a.reply
 	if rep.job == nil {
 		rep.job = job
 	}

@@ -21,6 +21,11 @@ func (a *attempt) passOn(head *keystore.Response) *io.PipeWriter {
 	if classifyAnswer(head, a.route.Outcomes).outcome == keystore.OutcomeUnknown {
 		return nil
 	}
+	a.phase.Lock()
+	defer a.phase.Unlock()
+	if a.gaveUp {
+		return nil
+	}
 	r, w := io.Pipe()
 	passed := a.replyWith(reply{
 		job: a.snapshot(), answer: head, recorded: true, rest: r,
@@ -33,9 +38,9 @@ func (a *attempt) passOn(head *keystore.Response) *io.PipeWriter {
 	if !passed {
 		return nil
 	}
+	a.passing = w
 	a.stopTimeout()
-	a.streaming.Store(true)
-	a.end.Reset(a.route.StreamIdle)
+	a.keepAlive()
 	return w
 }
 
@@ -43,10 +48,37 @@ func (a *attempt) passOn(head *keystore.Response) *io.PipeWriter {
 // the clock on the upstream stands still. A client that takes nothing for as
 // long is left behind: that the answer's end is seen matters more.
 func (a *attempt) pass(w *io.PipeWriter, p []byte) error {
-	a.end.Stop()
+	if w == nil {
+		a.phase.Lock()
+		defer a.phase.Unlock()
+		if a.passing != nil {
+			a.keepAlive()
+		}
+		return nil
+	}
 	stalled := time.AfterFunc(a.route.StreamIdle, func() { w.CloseWithError(errClientStalled) })
+	running := a.end.Stop()
 	_, err := w.Write(p)
 	stalled.Stop()
-	a.end.Reset(a.route.StreamIdle)
+	if running {
+		a.end.Reset(a.route.StreamIdle)
+	}
 	return err
+}
+
+// keepAlive starts the clock on a silent upstream anew, unless it has run out.
+func (a *attempt) keepAlive() {
+	if a.end.Stop() {
+		a.end.Reset(a.route.StreamIdle)
+	}
+}
+
+// endPassing ends what is passed on: as it should, or with an error that makes
+// the client see a broken transfer.
+func (a *attempt) endPassing(err error) {
+	a.phase.Lock()
+	defer a.phase.Unlock()
+	if a.passing != nil {
+		a.passing.CloseWithError(err)
+	}
 }

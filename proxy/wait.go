@@ -119,6 +119,13 @@ func (g *Gateway) watch(ctx context.Context, rm *room) {
 		g.mu.Unlock()
 		if err != nil || j == nil {
 			seen = nil
+			// Watching a record that is not there, or can't be read, gives a
+			// hint at once.
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(lookPause):
+			}
 		}
 	}
 }
