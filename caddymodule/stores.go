@@ -1,11 +1,10 @@
 package caddymodule
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -17,6 +16,17 @@ import (
 )
 
 const storesNamespace = "http.handlers.idempotency.stores"
+
+// redisLog takes what the Redis client would otherwise print by itself, such as
+// each connection that it could not make. What matters of that comes back as the
+// error of a call.
+type redisLog struct{}
+
+func (redisLog) Printf(ctx context.Context, format string, v ...any) {
+	slog.New(currentLog{}).DebugContext(ctx, "redis client: "+fmt.Sprintf(format, v...))
+}
+
+func init() { redis.SetLogger(redisLog{}) }
 
 // RedisStore keeps the records in Redis or Valkey. Any number of gateways can
 // share one server, and then a key holds on all of them.
@@ -68,16 +78,9 @@ func (s *RedisStore) Provision(caddy.Context) (err error) {
 	return checkRedisURL(s.url)
 }
 
-// checkRedisURL never says what is in the URL: a part of it that was parsed
-// wrongly may be a part of the password.
 func checkRedisURL(url string) error {
-	scheme, _, _ := strings.Cut(url, "://")
-	_, err := redis.ParseURL(url)
-	switch {
-	case scheme != "redis" && scheme != "rediss" && scheme != "unix":
-		return errors.New("store redis: the URL has to begin with redis://, rediss:// (TLS) or unix://; write one such as redis://host:6379")
-	case err != nil:
-		return errors.New("store redis: the URL can't be parsed; write one such as redis://user:password@host:6379/0, with special characters in user and password percent-encoded")
+	if err := redisstore.CheckURL(url); err != nil {
+		return fmt.Errorf("store redis: %w", err)
 	}
 	return nil
 }

@@ -1,13 +1,9 @@
 package e2e
 
 import (
-	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"slices"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
@@ -145,76 +141,4 @@ func TestCL03MissingLeaseIsNotTakenForAbandoned(t *testing.T) {
 	eventually(t, "the lease would have ended", func() bool { return store.Now() > end })
 	wantRefusal(t, c.do(post("held")), http.StatusServiceUnavailable, "store-unavailable")
 	up.want("held", 1)
-}
-
-// CL-13: record and expiry are one write. However often a gateway is killed,
-// every record either expires, or belongs to a job that is unresolved, which
-// time alone must not free. And no key is executed twice.
-func TestCL13KilledGatewayLeavesNoRecordWithoutExpiry(t *testing.T) {
-	t.Parallel()
-	const keys, deaths = 200, 8
-	up, redis := newUpstream(t), startRedis(t)
-	g := startGateway(t, to(up).on(redis.store()).with("lease", "2s").with("wait", "100ms"))
-	c := g.client()
-	key := func(i int) string { return fmt.Sprintf("chaos-%d", i) }
-
-	var load sync.WaitGroup
-	stop, answered := make(chan struct{}), make(chan struct{}, 1)
-	for worker := range 8 {
-		load.Go(func() {
-			for i := worker; i < keys; {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				// The key is tried until there is an answer, whatever it is.
-				if a := c.do(post(key(i)).tell("Up-Sleep", "20ms")); a.err == nil {
-					i += 8
-					select {
-					case answered <- struct{}{}:
-					default:
-					}
-				}
-			}
-		})
-	}
-	for range deaths {
-		select {
-		case <-answered: // it is at work
-		case <-time.After(patience):
-			t.Error("nothing was answered between two deaths")
-		}
-		time.Sleep(rand.N(50 * time.Millisecond)) // at whatever moment
-		g.kill()
-		g.restart()
-	}
-	load.Wait()
-	close(stop)
-
-	for i := range keys {
-		if n := len(up.of(key(i))); n > 1 {
-			t.Errorf("%s was executed %d times", key(i), n)
-		}
-	}
-	store, unresolved := redis.open(), 0
-	records := redis.records()
-	expiring := make(map[string]bool)
-	for _, record := range records {
-		expiring[record] = redis.do("PTTL", record).(int64) != -1
-	}
-	for i := range keys {
-		j := getJob(t, store, key(i))
-		if j == nil {
-			t.Errorf("%s has no record", key(i))
-			continue
-		}
-		if j.Unresolved() {
-			unresolved++
-		}
-		if expires := expiring[recordKey(key(i))]; expires == j.Unresolved() {
-			t.Errorf("%s: unresolved %v, but its record expires: %v", key(i), j.Unresolved(), expires)
-		}
-	}
-	t.Logf("%d records, %d of them unresolved after %d deaths", len(records), unresolved, deaths)
 }

@@ -103,7 +103,7 @@ func TestAnswerThatIsPassedOnAndCutIsUnknown(t *testing.T) {
 func TestCAD08AbortDoesNotEndTheProcess(t *testing.T) {
 	t.Parallel()
 	up := newUpstream(t)
-	g := startGatewayWith(t, "", to(up), site{raw: site{handler: "abort"}.block()})
+	g := startGatewayWith(t, "", to(up), site{handler: "abort /pay"})
 	wantUnknown(t, g.clientOf(1).do(post("aborted")))
 	wantUnknown(t, g.clientOf(1).do(post("aborted")))
 	wantExecuted(t, g.client().do(post("after")))

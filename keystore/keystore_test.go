@@ -98,7 +98,8 @@ func TestJobIDNamesItsRecord(t *testing.T) {
 
 func TestTokensAndWriteIDsDiffer(t *testing.T) {
 	t.Parallel()
-	if NewToken() == NewToken() || NewWriteID() == NewWriteID() || NewToken().IsZero() || NewWriteID().IsZero() {
+	t1, t2, w1, w2 := NewToken(), NewToken(), NewWriteID(), NewWriteID()
+	if t1 == t2 || w1 == w2 || t1.IsZero() || w1.IsZero() {
 		t.Error("random identifiers repeat or are zero")
 	}
 	if got := tok(1).String(); got != "a7010000000000000000000000000000" {

@@ -105,7 +105,9 @@ func (m mutation) mustBeCaught(t *testing.T) {
 
 func buildTests(t *testing.T, bin string, args ...string) string {
 	t.Helper()
-	args = append([]string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o=" + bin}, args...)
+	// A hundred builds: neither optimised nor with debugging information, they take
+	// half the time.
+	args = append([]string{"test", "-c", "-vet=off", "-gcflags=-N -l", "-ldflags=-s -w", "-o=" + bin}, args...)
 	if out, err := exec.CommandContext(t.Context(), "go", append(args, ".")...).CombinedOutput(); err != nil {
 		t.Fatalf("the code does not compile: %v\n%s", err, out)
 	}

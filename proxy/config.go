@@ -177,7 +177,7 @@ func (c Config) Validate() error {
 	}
 	for _, m := range c.Methods {
 		if m == http.MethodConnect || !httpguts.ValidHeaderFieldName(m) {
-			return fmt.Errorf("method %q can't be protected", m)
+			return fmt.Errorf("methods %s: requests with it can't be repeated; remove it", m)
 		}
 	}
 	return nil

@@ -69,7 +69,7 @@ func (o Options) withDefaults() Options {
 func (o Options) client() (*redis.Options, error) {
 	opt, err := parseURL(o.URL)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open redis store: %w", err)
 	}
 	if o.PoolSize > 0 {
 		opt.PoolSize = o.PoolSize
@@ -100,21 +100,22 @@ func (o Options) client() (*redis.Options, error) {
 	return opt, nil
 }
 
-// parseURL never says what is in the URL: a part that was parsed wrongly may be
-// a part of the password.
+// CheckURL reports what is wrong with a URL, without saying what is in it: a part
+// that was parsed wrongly may be a part of the password.
+func CheckURL(url string) error {
+	_, err := parseURL(url)
+	return err
+}
+
 func parseURL(url string) (*redis.Options, error) {
 	scheme, _, ok := strings.Cut(url, "://")
-	switch {
-	case url == "":
-		return nil, errors.New("redis store: no URL given")
-	case !ok || (scheme != "redis" && scheme != "rediss" && scheme != "unix"):
-		return nil, errors.New("redis store: the URL has to begin with redis://, rediss:// or unix://")
+	if !ok || (scheme != "redis" && scheme != "rediss" && scheme != "unix") {
+		return nil, errors.New("the URL has to begin with redis://, rediss:// (TLS) or unix://; write one such as redis://host:6379")
 	}
 	opt, err := redis.ParseURL(url)
 	if err != nil {
-		return nil, fmt.Errorf("redis store: the %s URL can't be parsed: "+
-			"special characters in user and password have to be percent-encoded, "+
-			"the path of redis:// and rediss:// is a database number, and parameters have to be ones that the Redis client knows", scheme)
+		return nil, errors.New("the URL can't be parsed; write one such as redis://user:password@host:6379/0, " +
+			"with special characters in user and password percent-encoded, and no parameters but those of the Redis client")
 	}
 	return opt, nil
 }
