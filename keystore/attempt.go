@@ -28,6 +28,9 @@ type Attempt struct {
 	Reason     string      `cbor:"10,keyasint,omitempty"`
 	Evidence   Evidence    `cbor:"11,keyasint,omitzero"`
 	Resolution *Resolution `cbor:"12,keyasint,omitempty"`
+
+	// Lookups is what a reconciler has learned by asking the upstream.
+	Lookups Lookups `cbor:"13,keyasint,omitzero"`
 }
 
 // AttemptState is the state of one attempt.
@@ -102,6 +105,15 @@ type Resolution struct {
 	Actor    string       `cbor:"2,keyasint"`
 	Evidence string       `cbor:"3,keyasint"`
 	At       Time         `cbor:"4,keyasint"`
+}
+
+// Lookups sums up how often an upstream was asked whether an attempt was
+// executed, and what it said last.
+type Lookups struct {
+	Count  int    `cbor:"1,keyasint"`
+	Last   Time   `cbor:"2,keyasint"`
+	Status int    `cbor:"3,keyasint,omitempty"` // of the last answer; zero: none came
+	Note   string `cbor:"4,keyasint,omitempty"` // in words
 }
 
 // Unresolved reports whether the attempt is starting or unknown: whether it may

@@ -78,6 +78,8 @@ type Settlement struct {
 	Next *Job
 	// Effect is what the report did.
 	Effect Effect
+	// Before is the state that the attempt was in.
+	Before AttemptState
 	// Contradicts says that the report contradicts a resolution: somebody
 	// decided wrongly and must know.
 	Contradicts bool
@@ -95,6 +97,12 @@ func (j *Job) Report(r Report) Settlement {
 	if i < 0 {
 		return Settlement{Effect: EffectLost}
 	}
+	s := j.report(i, r)
+	s.Before = j.Attempts[i].State
+	return s
+}
+
+func (j *Job) report(i int, r Report) Settlement {
 	a := &j.Attempts[i]
 	if r.Outcome == OutcomeRunning {
 		if a.State != AttemptStarting || r.Lease <= a.Lease {

@@ -50,6 +50,18 @@ func (j *Job) Resolve(t Token, res Resolution, resp *Response) (*Job, error) {
 	return next, nil
 }
 
+// NoteLookups returns the job with what was learned of an unknown attempt, or nil
+// if the job has no such attempt that is unknown.
+func (j *Job) NoteLookups(t Token, l Lookups) *Job {
+	next := j.clone()
+	a := next.Attempt(t)
+	if a == nil || a.State != AttemptUnknown {
+		return nil
+	}
+	a.Lookups = l
+	return next
+}
+
 // Forget returns the job as a record that the store drops at once.
 func (j *Job) Forget(now Time) (*Job, error) {
 	switch {

@@ -61,6 +61,8 @@ type Store interface {
 	// unresolved are dropped from the index on the way.
 	List(ctx context.Context, cursor string, limit int) (page []*Job, next string, err error)
 
+	Scan(ctx context.Context, cursor string, limit int) (page []*Job, next string, err error)
+
 	// Watch returns a channel that gets a hint when the record under this name
 	// may no longer be the one with the write id seen, written by whatever
 	// gateway. A hint can be lost, so that the caller looks again by itself from

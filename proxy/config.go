@@ -91,6 +91,13 @@ type Config struct {
 	// Statuses chooses the statuses of refusals.
 	Statuses Statuses
 
+	// Label is shown to operators with the job. It must not say who the caller is.
+	Label func(*http.Request) string
+
+	// Reconcile says how to ask the upstream about unknown attempts. Nil: it is
+	// not asked. A route with this has its space for itself.
+	Reconcile *Reconcile
+
 	WaitersPerJob int // duplicates of one job that may wait on this gateway
 	Waiters       int // duplicates that may wait on this gateway in all
 }
@@ -154,6 +161,11 @@ func (c Config) Validate() error {
 	for _, l := range limits {
 		if l.value <= 0 || l.value > maxLimit {
 			return fmt.Errorf("%s %d: must be from 1 to %d", l.name, l.value, int64(maxLimit))
+		}
+	}
+	if c.Reconcile != nil {
+		if err := c.Reconcile.validate(); err != nil {
+			return err
 		}
 	}
 	switch {

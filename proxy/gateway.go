@@ -67,6 +67,7 @@ func NewGateway(store keystore.Store, opts GatewayOptions) *Gateway {
 		g.retain = func() func() { return func() {} }
 	}
 	go g.renewLeases()
+	go g.sweep()
 	return g
 }
 

@@ -38,6 +38,7 @@ type incidents struct {
 	mu       sync.Mutex
 	count    map[Incident]int
 	verdicts map[string]int
+	events   []Event
 }
 
 func (i *incidents) Request(v string) {
@@ -50,6 +51,24 @@ func (i *incidents) Incident(n Incident) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.count[n]++
+}
+
+func (i *incidents) Event(e Event) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.events = append(i.events, e)
+}
+
+// told is how often the observer was told of an event.
+func (i *incidents) told(name EventName) (n int) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, e := range i.events {
+		if e.Name == name {
+			n++
+		}
+	}
+	return n
 }
 
 func (i *incidents) of(n Incident) int {

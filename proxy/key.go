@@ -29,7 +29,13 @@ func keyOf(h http.Header, name string) (key, sent string, err error) {
 	default:
 		return "", "", fmt.Errorf("%s is sent %d times; send it once", name, len(lines))
 	}
-	sent = strings.Trim(lines[0], " \t")
+	return parseKey(lines[0], name)
+}
+
+// parseKey returns the key that a value means, and the value as it is sent on.
+// The name is for errors.
+func parseKey(value, name string) (key, sent string, err error) {
+	sent = strings.Trim(value, " \t")
 	key = sent
 	if strings.HasPrefix(sent, `"`) {
 		item, err := httpsfv.UnmarshalItem([]string{sent})

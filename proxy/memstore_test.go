@@ -238,3 +238,15 @@ func (s *memStore) calls(op string) (n int) {
 	}
 	return n
 }
+
+func (s *memStore) Scan(context.Context, string, int) ([]*keystore.Job, string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var page []*keystore.Job
+	for name := range s.records {
+		if j, err := s.get(name); err == nil && j != nil {
+			page = append(page, j)
+		}
+	}
+	return page, "", nil
+}

@@ -1,6 +1,10 @@
 package proxy
 
-import "time"
+import (
+	"time"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
 
 // Verdicts of requests, as [Observer] is told of them. For refusals it is the
 // refusal's code with underscores.
@@ -28,8 +32,28 @@ const (
 	IncidentUnrecorded   Incident = "unrecorded"    // an answer was given out before it could be recorded
 )
 
-// Observer is told what happens, for metrics. Its methods are called in the
-// request's way and must not block.
+// EventName names an [Event].
+type EventName string
+
+// The events.
+const (
+	EventOutcomeUnknown EventName = "outcome_unknown" // an attempt became unknown
+	EventResolved       EventName = "resolved"        // an unknown attempt was resolved
+	EventLateResult     EventName = "late_result"     // an attempt that had been unknown came to its result
+	EventContradicted   EventName = "contradicted"    // an attempt's end contradicts how it was resolved
+)
+
+// Event is something that people or programs elsewhere may want to be told of.
+// It is told once the store has recorded it, by the gateway that recorded it.
+type Event struct {
+	Name    EventName
+	Job     *keystore.Job // as it was recorded
+	Attempt int           // the attempt's number
+	Reason  string        // in words
+}
+
+// Observer is told what happens, for metrics and events. Its methods are called
+// in the request's way and must not block.
 type Observer interface {
 	// Request is told of a request's end.
 	Request(verdict string)
@@ -37,6 +61,8 @@ type Observer interface {
 	Attempt(provider, outcome string, took time.Duration)
 	// Incident is told of an incident.
 	Incident(Incident)
+	// Event is told of an event.
+	Event(Event)
 }
 
 // NopObserver ignores everything.
@@ -50,3 +76,6 @@ func (NopObserver) Attempt(string, string, time.Duration) {}
 
 // Incident implements [Observer].
 func (NopObserver) Incident(Incident) {}
+
+// Event implements [Observer].
+func (NopObserver) Event(Event) {}

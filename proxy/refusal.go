@@ -194,13 +194,19 @@ func jitter(d time.Duration) time.Duration {
 	return d + rand.N(d/2+1)
 }
 
-func refuseUnknown() *Refusal {
-	return &Refusal{
+// refuseUnknown invites to come back only where something will settle the job by
+// itself.
+func (c *Config) refuseUnknown() *Refusal {
+	r := &Refusal{
 		Code: CodeOutcomeUnknown, Status: http.StatusGatewayTimeout, Advice: AdviceWaitForResolution,
 		Title: "It is not known whether the request was executed",
 		Detail: "The request may have been executed. It will not be executed again before that is settled. " +
 			"Don't send it under another key; ask the operator about this job.",
 	}
+	if c.Reconcile != nil {
+		r.RetryAfter = jitter(c.Reconcile.Every)
+	}
+	return r
 }
 
 func refuseNotExecuted(j *keystore.Job) *Refusal {

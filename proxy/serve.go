@@ -151,11 +151,24 @@ func (c *call) serve(key, sent string) error {
 		Fingerprint: c.claim.Fingerprints[0],
 		Request: keystore.RequestInfo{
 			Method: c.x.Asked.Method, Path: c.x.Asked.URL.Path,
-			MediaType: mediaType(c.x.Asked.Header.Get("Content-Type")), Size: body.size,
+			MediaType: mediaType(c.x.Asked.Header.Get("Content-Type")), Size: body.size, Label: c.label(),
 		},
 		Created: now, Retention: c.Retention,
 	}, c.newAttempt(now))
 	return c.create(job)
+}
+
+// label is what operators are shown of the request besides.
+func (c *call) label() string {
+	if c.Label == nil {
+		return ""
+	}
+	const longest = 200
+	label := c.Label(c.r)
+	if len(label) > longest {
+		label = strings.ToValidUTF8(label[:longest], "")
+	}
+	return label
 }
 
 func (c *call) newAttempt(now keystore.Time) keystore.NewAttempt {
@@ -238,13 +251,13 @@ func (c *call) judge(present *keystore.Job, sent time.Time) error {
 			}
 			present = found
 		case keystore.Lapsed:
-			written, err := c.lapse(present)
+			written, err := c.g.lapse(present)
 			if err != nil {
 				return refuseStore(err).about(present, now)
 			}
 			present = written
 		case keystore.Blocked:
-			return refuseUnknown().about(present, now)
+			return c.refuseUnknown().about(present, now)
 		case keystore.NotExecuted:
 			return refuseNotExecuted(present).about(present, now)
 		default: // RecordLost; Create is not possible here, as whoever comes here only reads
@@ -265,70 +278,6 @@ func (c *call) ambiguous(err error, aborted keystore.AbortedClaim) error {
 			slog.String("record", aborted.Written.Name.String()), slog.Any("error", err))
 	}
 	return refuseStore(err)
-}
-
-// lapse writes down that leases have ended.
-func (c *call) lapse(present *keystore.Job) (*keystore.Job, error) {
-	ctx, cancel := c.g.storeContext()
-	defer cancel()
-	if err := c.g.store.Index(ctx, keystore.IndexEntryOf(present)); err != nil {
-		return nil, err
-	}
-	wrote := false
-	j, err := c.g.update(ctx, present.Name, present, true, 2, func(found *keystore.Job) (*keystore.Job, bool) {
-		wrote = false
-		if found == nil {
-			return nil, false
-		}
-		next := found.Lapse(c.g.store.Now())
-		wrote = next != nil
-		return next, false
-	})
-	if err == nil && wrote {
-		c.g.observer.Incident(IncidentLapsed)
-		c.g.log.Warn("a lease lapsed: it is unknown whether its attempt was executed", slog.String("job", present.ID))
-	}
-	return j, err
-}
-
-// wait waits until the job is no longer running. A client that has left is not
-// waited for; should it have closed only its sending side, it gets an answer.
-func (c *call) wait(present *keystore.Job) (*keystore.Job, error) {
-	rm, leave, err := c.g.enter(present, c.WaitersPerJob, c.Waiters)
-	if err != nil {
-		return nil, refuseWaiters().about(present, c.g.store.Now())
-	}
-	defer leave()
-	reader := c.claim
-	reader.First = false
-	timer := time.NewTimer(c.Wait)
-	defer timer.Stop()
-	_, changed, _ := c.g.look(rm)
-	var lookErr error
-	for {
-		select {
-		case <-changed:
-			var j *keystore.Job
-			j, changed, lookErr = c.g.look(rm)
-			if lookErr != nil {
-				continue
-			}
-			if keystore.Judge(j, reader, c.g.store.Now()) != keystore.Wait {
-				c.verdict = VerdictWaited
-				return j, nil
-			}
-			present = j
-		case <-timer.C:
-			if lookErr != nil {
-				return nil, refuseStore(lookErr).about(present, c.g.store.Now())
-			}
-			return nil, refuseInFlight(present, c.g.store.Now()).about(present, c.g.store.Now())
-		case <-c.g.draining:
-			return nil, refuseInFlight(nil, 0).about(present, c.g.store.Now())
-		case <-c.r.Context().Done():
-			return nil, refuseInFlight(present, c.g.store.Now()).about(present, c.g.store.Now())
-		}
-	}
 }
 
 // replay gives the job's stored answer.

@@ -129,3 +129,43 @@ func (g *Gateway) watch(ctx context.Context, rm *room) {
 		}
 	}
 }
+
+// wait waits until the job is no longer running. A client that has left is not
+// waited for; should it have closed only its sending side, it gets an answer.
+func (c *call) wait(present *keystore.Job) (*keystore.Job, error) {
+	rm, leave, err := c.g.enter(present, c.WaitersPerJob, c.Waiters)
+	if err != nil {
+		return nil, refuseWaiters().about(present, c.g.store.Now())
+	}
+	defer leave()
+	reader := c.claim
+	reader.First = false
+	timer := time.NewTimer(c.Wait)
+	defer timer.Stop()
+	_, changed, _ := c.g.look(rm)
+	var lookErr error
+	for {
+		select {
+		case <-changed:
+			var j *keystore.Job
+			j, changed, lookErr = c.g.look(rm)
+			if lookErr != nil {
+				continue
+			}
+			if keystore.Judge(j, reader, c.g.store.Now()) != keystore.Wait {
+				c.verdict = VerdictWaited
+				return j, nil
+			}
+			present = j
+		case <-timer.C:
+			if lookErr != nil {
+				return nil, refuseStore(lookErr).about(present, c.g.store.Now())
+			}
+			return nil, refuseInFlight(present, c.g.store.Now()).about(present, c.g.store.Now())
+		case <-c.g.draining:
+			return nil, refuseInFlight(nil, 0).about(present, c.g.store.Now())
+		case <-c.r.Context().Done():
+			return nil, refuseInFlight(present, c.g.store.Now()).about(present, c.g.store.Now())
+		}
+	}
+}

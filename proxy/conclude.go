@@ -1,0 +1,182 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+// answerTime bounds how long an answer that has come from the upstream is held
+// back while the store can't record it.
+const answerTime = time.Second
+
+// conclude writes down what an attempt's end proves, and tells the client.
+func (a *attempt) conclude(seen observation) {
+	v := classify(seen, a.route.Outcomes)
+	report := keystore.Report{
+		Token: a.token, Outcome: v.outcome, Reason: v.reason,
+		Evidence: a.trace.evidence(), At: a.g.store.Now(),
+	}
+	report.Evidence.Status = v.status
+	if seen.answer != nil {
+		report.Evidence.Status = seen.answer.Status
+		report.Evidence.Size = seen.answer.Size
+		report.Evidence.Sum = a.capture.digest()
+	}
+	if v.outcome == keystore.OutcomeFinal {
+		report.Response = storable(seen.answer)
+	}
+	if report.Evidence.Resent() {
+		a.g.observer.Incident(IncidentResent)
+		a.log.Warn("something below the gateway sent the request again", slog.Int("connections", report.Evidence.Connected))
+	}
+	a.g.observer.Attempt(a.provider, outcomeWord(v.outcome), time.Since(a.began))
+
+	unrecorded := time.AfterFunc(answerTime, func() {
+		a.log.Error("the store does not record an attempt's end; going on trying", slog.String("outcome", outcomeWord(v.outcome)))
+		a.g.observer.Incident(IncidentUnrecorded)
+		a.tell(seen, v, keystore.Settlement{}, false)
+		a.endPassing(v.cut())
+	})
+	settled, err := a.insist(report)
+	unrecorded.Stop()
+	if err != nil {
+		a.log.Error("an attempt's end could not be recorded", slog.String("outcome", outcomeWord(v.outcome)), slog.Any("error", err))
+	}
+	a.logEnd(report, settled)
+	a.tell(seen, v, settled, err == nil && settled.Effect != keystore.EffectLost)
+	a.endPassing(v.cut())
+}
+
+// cut is the error that a client sees to whom the answer was passed on.
+func (v verdict) cut() error {
+	if v.outcome == keystore.OutcomeUnknown {
+		return errCut
+	}
+	return nil
+}
+
+// insist reports until the store has taken it, or there is no sense in it any
+// more. After a first failure it takes its turn with the other writes that have
+// yet to become definite.
+func (a *attempt) insist(report keystore.Report) (keystore.Settlement, error) {
+	pause := backoff{}
+	giveUp := a.began.Add(a.route.Retention)
+	if report.Outcome == keystore.OutcomeUnknown {
+		giveUp = a.began.Add(a.route.Lease) // the end of the lease says the same
+	}
+	for first := true; ; first = false {
+		if !first {
+			a.g.slots <- struct{}{}
+		}
+		ctx, cancel := context.WithTimeout(a.g.ctx, storeTime)
+		settled, err := a.report(ctx, report, 1)
+		cancel()
+		if !first {
+			<-a.g.slots
+		}
+		if err == nil || definite(err) || time.Now().After(giveUp) || !pause.wait(a.g.ctx) {
+			return settled, err
+		}
+	}
+}
+
+// report writes what there is to say of the attempt.
+func (a *attempt) report(ctx context.Context, report keystore.Report, tries int) (settled keystore.Settlement, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if report.Outcome == keystore.OutcomeUnknown {
+		// In the index first: a job that is unknown and not to be found there
+		// would be seen by nobody.
+		if err := a.g.store.Index(ctx, keystore.IndexEntryOf(a.job)); err != nil {
+			return settled, err
+		}
+	}
+	job, err := a.g.update(ctx, a.name, a.job, true, tries, func(present *keystore.Job) (*keystore.Job, bool) {
+		if present != nil && present.Attempt(a.token) != nil {
+			settled = present.Report(report)
+		} else {
+			settled = keystore.Recover(present, a.job, report)
+		}
+		return settled.Next, settled.Recreates
+	})
+	if err != nil {
+		return settled, err
+	}
+	if job != nil && job.Attempt(a.token) != nil {
+		a.job = job
+	}
+	if settled.Recovers || (settled.Effect == keystore.EffectLost && !a.lost.Swap(true)) {
+		a.g.observer.Incident(IncidentClaimLost)
+		a.log.Error("the store has lost a claim that it had acknowledged", slog.Bool("restored", settled.Recovers))
+	}
+	return settled, nil
+}
+
+// logEnd says once how an attempt ended.
+func (a *attempt) logEnd(report keystore.Report, settled keystore.Settlement) {
+	attrs := []any{
+		slog.String("outcome", outcomeWord(report.Outcome)),
+		slog.String("effect", settled.Effect.String()),
+		slog.String("reason", report.Reason),
+		slog.Int("status", report.Evidence.Status),
+		slog.Duration("duration", time.Since(a.began)),
+	}
+	late := a.lingers() || settled.Before == keystore.AttemptUnknown
+	switch {
+	case settled.Contradicts:
+		a.g.observer.Incident(IncidentContradicted)
+		a.tellEvent(EventContradicted, report.Reason)
+		a.log.Error("an attempt's end contradicts how it was resolved", attrs...)
+	case settled.Effect == keystore.EffectDiscarded, settled.Effect == keystore.EffectEvidence:
+		a.g.observer.Incident(IncidentDiscarded)
+		a.log.Warn("an attempt came too late and was discarded", attrs...)
+	case late && settled.Effect == keystore.EffectWon:
+		a.g.observer.Incident(IncidentLateResult)
+		a.tellEvent(EventLateResult, report.Reason)
+		a.log.Info("a late result took the result slot", attrs...)
+	case report.Outcome == keystore.OutcomeUnknown:
+		if settled.Before == keystore.AttemptStarting {
+			a.tellEvent(EventOutcomeUnknown, report.Reason)
+		}
+		a.log.Warn("it is unknown whether an attempt was executed", attrs...)
+	case report.Outcome == keystore.OutcomeFailed:
+		a.log.Info("an attempt certainly had no effect", attrs...)
+	default:
+		a.log.Debug("attempt ended", attrs...)
+	}
+}
+
+// tellEvent tells of an event of this attempt.
+func (a *attempt) tellEvent(name EventName, reason string) {
+	a.mu.Lock()
+	job := a.job
+	a.mu.Unlock()
+	own := job.Attempt(a.token)
+	a.g.observer.Event(Event{Name: name, Job: job, Attempt: own.Number, Reason: reason})
+}
+
+// tell replies to the request that started the attempt.
+func (a *attempt) tell(seen observation, v verdict, settled keystore.Settlement, recorded bool) {
+	r := reply{job: a.snapshot(), recorded: recorded}
+	won := settled.Effect == keystore.EffectWon || settled.Effect == keystore.EffectAlreadyWon
+	completed := r.job != nil && !r.job.CompletedBy.IsZero()
+	switch {
+	case recorded && !won && (completed || v.outcome == keystore.OutcomeFinal):
+		r.superseded = true
+	case v.outcome == keystore.OutcomeUnknown:
+		r.refusal = a.route.refuseUnknown()
+	case v.outcome == keystore.OutcomeFailed && errors.Is(seen.ended, errTooLate):
+		r.refusal = refuseStore(errTooLate)
+	case v.outcome == keystore.OutcomeFailed && seen.answer == nil && seen.err == nil:
+		r.refusal = refuseNotExecuted(r.job)
+	case v.outcome == keystore.OutcomeFailed && seen.answer == nil:
+		r.err = seen.err
+	default:
+		r.answer = seen.answer
+	}
+	a.replyWith(r)
+}

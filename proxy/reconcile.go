@@ -1,0 +1,345 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+// Reconcile says how a route's upstream is asked whether an unknown attempt was
+// executed, and what its answers mean. Only the answers that a rule names settle
+// anything; any other leaves the attempt unknown.
+type Reconcile struct {
+	// Lookup asks about an attempt. Its answer is whole, or there is an error.
+	Lookup func(ctx context.Context, j *keystore.Job, a *keystore.Attempt) (*keystore.Response, error)
+	// Every is how long after the first lookup the second one comes; from then on
+	// the pause grows.
+	Every time.Duration
+	// For is how long a gateway goes on asking about an attempt.
+	For   time.Duration
+	Rules []ReconcileRule
+	// ReplayFrom is a JSON pointer (RFC 6901) to the part of the lookup's answer
+	// that becomes the result's body. Empty: the whole.
+	ReplayFrom string
+}
+
+// ReconcileRule says what a status of a lookup's answer means.
+type ReconcileRule struct {
+	Statuses []int
+	As       keystore.AttemptState // succeeded, failed or cancelled
+	// After is how long has to have passed since the later of the attempt's end
+	// and its lease's end. Failed and cancelled need one: a gateway that stands
+	// still may yet be about to send.
+	After time.Duration
+}
+
+// Defaults of a reconciler.
+const (
+	DefaultReconcileEvery = 5 * time.Second
+	DefaultReconcileFor   = 15 * time.Minute
+)
+
+const (
+	// confirmAfter is how far apart two answers have to be that permit another
+	// execution.
+	confirmAfter = 30 * time.Second
+	// lookupTime bounds one lookup.
+	lookupTime = 10 * time.Second
+	// lookups bounds how many lookups are under way at once.
+	lookups = 8
+	// slowest is how many times longer than at first the pause gets.
+	slowest = 12
+	// reconcilerActor is whose decisions a reconciler's are.
+	reconcilerActor = "reconciler"
+)
+
+func (rc *Reconcile) validate() error {
+	switch {
+	case rc.Lookup == nil:
+		return errors.New("reconcile: says not how to ask; add lookup <method> <url>")
+	case rc.Every < time.Millisecond:
+		return fmt.Errorf("reconcile: every %v: must be at least 1ms", rc.Every)
+	case rc.For < rc.Every:
+		return fmt.Errorf("reconcile: for %v: must not be shorter than every (%v)", rc.For, rc.Every)
+	case len(rc.Rules) == 0:
+		return errors.New("reconcile: no answer would settle anything; add succeeded <status...>, and perhaps cancelled <status...> after <duration>")
+	case rc.ReplayFrom != "" && !strings.HasPrefix(rc.ReplayFrom, "/"):
+		return fmt.Errorf("reconcile: replay_from %s: a JSON pointer begins with /", rc.ReplayFrom)
+	}
+	seen := make(map[int]bool)
+	for _, rule := range rc.Rules {
+		switch {
+		case rule.As != keystore.AttemptSucceeded && rule.As != keystore.AttemptFailed && rule.As != keystore.AttemptCancelled:
+			return fmt.Errorf("reconcile: an answer can mean succeeded, failed or cancelled, not %s", rule.As)
+		case rule.As != keystore.AttemptSucceeded && rule.After <= 0:
+			return fmt.Errorf("reconcile: %s: permits another execution, so say how long after the end of the attempt the answer can be trusted, as in: %s %d after 2m",
+				rule.As, rule.As, rule.Statuses[0])
+		}
+		for _, status := range rule.Statuses {
+			if status < 200 || status > 599 || seen[status] {
+				return fmt.Errorf("reconcile: %s %d: a status is one from 200 to 599, and stands in one rule", rule.As, status)
+			}
+			seen[status] = true
+		}
+	}
+	return nil
+}
+
+func (rc *Reconcile) rule(status int) (ReconcileRule, bool) {
+	for _, rule := range rc.Rules {
+		if slices.Contains(rule.Statuses, status) {
+			return rule, true
+		}
+	}
+	return ReconcileRule{}, false
+}
+
+// reconciler asks about the unknown attempts of one space.
+type reconciler struct {
+	*Reconcile
+	g     *Gateway
+	space string
+	cases map[keystore.Token]*unknownCase
+}
+
+// unknownCase is what this gateway knows of one unknown attempt. It is kept in
+// memory: several gateways ask for themselves, each at its own times, and
+// resolving is a compare-and-swap.
+type unknownCase struct {
+	began, next time.Time
+	pause       time.Duration
+	lookups     keystore.Lookups
+	// candidate is the rule that an answer has met that permits another
+	// execution, and since when.
+	candidate keystore.AttemptState
+	since     time.Time
+	done      bool // asked for long enough
+	present   bool // seen in the present round
+}
+
+// Reconcile asks about the route's unknown attempts until ctx ends.
+func (rt *Route) Reconcile(ctx context.Context) {
+	rc := &reconciler{Reconcile: rt.Config.Reconcile, g: rt.gateway, space: rt.Space, cases: make(map[keystore.Token]*unknownCase)}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-rt.gateway.ctx.Done():
+			return
+		case <-time.After(jitter(rc.Every / 2)):
+		}
+		if err := rc.round(ctx); err != nil && !errors.Is(err, keystore.ErrClosed) {
+			rt.gateway.log.Warn("unknown attempts could not be looked for", slog.Any("error", err))
+		}
+	}
+}
+
+// round asks about the attempts whose time has come.
+func (rc *reconciler) round(ctx context.Context) error {
+	release := rc.g.retain()
+	defer release()
+	var asking sync.WaitGroup
+	slots := make(chan struct{}, lookups)
+	for _, c := range rc.cases {
+		c.present = false
+	}
+	err := rc.g.pages(rc.g.store.List, func(j *keystore.Job) error {
+		if j.Space != rc.space || !j.CompletedBy.IsZero() {
+			return nil
+		}
+		for i := range j.Attempts {
+			a := &j.Attempts[i]
+			if a.State != keystore.AttemptUnknown {
+				continue
+			}
+			c := rc.cases[a.Token]
+			if c == nil {
+				now := time.Now()
+				c = &unknownCase{began: now, next: now, pause: rc.Every, lookups: a.Lookups}
+				rc.cases[a.Token] = c
+			}
+			c.present = true
+			if c.done || time.Now().Before(c.next) {
+				continue
+			}
+			select {
+			case slots <- struct{}{}:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			asking.Go(func() {
+				defer func() { <-slots }()
+				rc.ask(ctx, c, j, a)
+			})
+		}
+		return nil
+	})
+	asking.Wait()
+	for token, c := range rc.cases {
+		if err == nil && !c.present {
+			delete(rc.cases, token)
+		}
+	}
+	return err
+}
+
+// ask makes one lookup and does what its answer means.
+func (rc *reconciler) ask(ctx context.Context, c *unknownCase, j *keystore.Job, a *keystore.Attempt) {
+	answer, err := rc.lookup(ctx, j, a)
+	now := time.Now()
+	c.next = now.Add(jitter(c.pause))
+	c.pause = min(c.pause*3/2, rc.Every*slowest)
+	status := 0
+	if answer != nil {
+		status = answer.Status
+	}
+	changed := c.lookups.Count == 0 || c.lookups.Status != status
+	c.lookups.Count++
+	c.lookups.Last, c.lookups.Status, c.lookups.Note = rc.g.store.Now(), status, ""
+	switch rule, settles := rc.rule(status); {
+	case err != nil:
+		c.lookups.Note = "no answer came"
+		c.candidate = 0
+		rc.g.log.Info("a lookup of an unknown attempt failed", slog.String("job", j.ID), slog.Int("attempt", a.Number), slog.Any("error", err))
+	case !settles:
+		c.lookups.Note = "the answer's status is not one that settles anything"
+		c.candidate = 0
+	case rc.settle(ctx, c, rule, j, a, answer):
+		return
+	}
+	if now.Sub(c.began) >= rc.For {
+		c.done, changed = true, true
+		c.lookups.Note = "asked for long enough (" + rc.For.String() + "); " + c.lookups.Note
+		rc.g.log.Warn("an unknown attempt could not be settled by asking its upstream; resolve it by hand",
+			slog.String("job", j.ID), slog.Int("attempt", a.Number), slog.Int("status", status))
+	}
+	if changed {
+		rc.note(c, j, a)
+	}
+}
+
+// lookup asks about an attempt.
+func (rc *reconciler) lookup(ctx context.Context, j *keystore.Job, a *keystore.Attempt) (answer *keystore.Response, err error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTime)
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			answer, err = nil, fmt.Errorf("lookup broke off: %v", p)
+		}
+	}()
+	return rc.Lookup(ctx, j, a)
+}
+
+// settle resolves the attempt, and reports whether it is settled.
+func (rc *reconciler) settle(ctx context.Context, c *unknownCase, rule ReconcileRule, j *keystore.Job, a *keystore.Attempt, answer *keystore.Response) bool {
+	d := Decision{
+		Job: j.ID, Attempt: a.Number, As: rule.As, Actor: reconcilerActor,
+		Evidence: "a lookup was answered with status " + strconv.Itoa(answer.Status),
+	}
+	if rule.After > 0 {
+		since := max(a.Ended, a.Lease)
+		if passed := rc.g.store.Now().Sub(since); passed < rule.After {
+			c.lookups.Note = "too early to tell"
+			return false
+		}
+	}
+	if rule.As != keystore.AttemptSucceeded {
+		if c.candidate != rule.As {
+			c.candidate, c.since = rule.As, time.Now()
+		}
+		if time.Since(c.since) < confirmAfter {
+			c.lookups.Note = "to be confirmed by a second answer"
+			c.next = c.since.Add(confirmAfter)
+			return false
+		}
+		d.Evidence += fmt.Sprintf(", at least twice, %v apart", confirmAfter)
+	} else {
+		resp, err := rc.result(answer)
+		if err != nil {
+			c.lookups.Note = err.Error()
+			return false
+		}
+		d.Response = resp
+	}
+	_, err := rc.g.Resolve(ctx, d)
+	switch {
+	case err == nil, errors.Is(err, keystore.ErrNotResolvable), errors.Is(err, ErrNoJob):
+		return true // by this one, or by somebody else in the meantime
+	}
+	rc.g.log.Warn("an unknown attempt could not be resolved", slog.String("job", j.ID), slog.Int("attempt", a.Number), slog.Any("error", err))
+	return false
+}
+
+// result is the part of a lookup's answer that becomes the job's result.
+func (rc *reconciler) result(answer *keystore.Response) (*keystore.Response, error) {
+	result := storable(answer)
+	if rc.ReplayFrom == "" {
+		return result, nil
+	}
+	part, err := jsonPointer(answer.Body, rc.ReplayFrom)
+	if err != nil {
+		return nil, fmt.Errorf("replay_from: %w", err)
+	}
+	h := http.Header(result.Header)
+	for _, name := range []string{"Content-Length", "Etag", "Content-Md5", "Digest", "Content-Digest", "Repr-Digest"} {
+		h.Del(name) // of the whole
+	}
+	result.Body, result.Size = part, int64(len(part))
+	return result, nil
+}
+
+// jsonPointer returns the part of a JSON document that a pointer (RFC 6901) names,
+// as it stands there.
+func jsonPointer(doc []byte, pointer string) ([]byte, error) {
+	part := json.RawMessage(doc)
+	for _, token := range strings.Split(pointer, "/")[1:] {
+		token = strings.NewReplacer("~1", "/", "~0", "~").Replace(token)
+		var object map[string]json.RawMessage
+		var array []json.RawMessage
+		switch {
+		case json.Unmarshal(part, &object) == nil && object != nil:
+			value, ok := object[token]
+			if !ok {
+				return nil, fmt.Errorf("the answer has no %s", pointer)
+			}
+			part = value
+		case json.Unmarshal(part, &array) == nil:
+			i, err := strconv.Atoi(token)
+			if err != nil || i < 0 || i >= len(array) || strconv.Itoa(i) != token {
+				return nil, fmt.Errorf("the answer has no %s", pointer)
+			}
+			part = array[i]
+		default:
+			return nil, fmt.Errorf("the answer has no %s", pointer)
+		}
+	}
+	return part, nil
+}
+
+// note leaves on the attempt what was learned.
+func (rc *reconciler) note(c *unknownCase, j *keystore.Job, a *keystore.Attempt) {
+	ctx, cancel := rc.g.storeContext()
+	defer cancel()
+	_, err := rc.g.update(ctx, j.Name, j, true, 2, func(present *keystore.Job) (*keystore.Job, bool) {
+		if present == nil || present.ID != j.ID {
+			return nil, false
+		}
+		if own := present.Attempt(a.Token); own != nil && own.Lookups == c.lookups {
+			return nil, false // an earlier send of this write
+		}
+		return present.NoteLookups(a.Token, c.lookups), false
+	})
+	if err != nil {
+		rc.g.log.Warn("what a lookup said could not be recorded", slog.String("job", j.ID), slog.Any("error", err))
+	}
+}

@@ -1,0 +1,145 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+const (
+	// sweepEvery is how often lapsed leases are looked for in the index. With
+	// several gateways on one store each does so, at times of its own; who
+	// comes second finds nothing left to do.
+	sweepEvery = 5 * time.Second
+	// scanEvery is how often the whole store is looked through, for jobs whose
+	// gateway died before it had entered them into the index. A client's retry
+	// finds such a job at once.
+	scanEvery = time.Hour
+	// sweepPage is how many jobs are looked at in one go.
+	sweepPage = 200
+	// maxSkew is how far the local clock may be off the store's.
+	maxSkew = 5 * time.Second
+)
+
+// sweep finds leases that have ended without anybody asking for their jobs.
+func (g *Gateway) sweep() {
+	scanned, warned := time.Now(), time.Time{}
+	for {
+		select {
+		case <-g.ctx.Done():
+			return
+		case <-time.After(jitter(sweepEvery)):
+		}
+		if err := g.sweepOnce(); err != nil && !errors.Is(err, keystore.ErrClosed) {
+			g.log.Warn("lapsed leases could not be looked for", slog.Any("error", err))
+		}
+		if time.Since(scanned) > scanEvery+rand.N(scanEvery/2) {
+			scanned = time.Now()
+			if err := g.scanOnce(); err != nil && !errors.Is(err, keystore.ErrClosed) {
+				g.log.Warn("the store could not be looked through for lapsed leases", slog.Any("error", err))
+			}
+		}
+		if skew := g.skew(); skew.Abs() > maxSkew && time.Since(warned) > scanEvery {
+			warned = time.Now()
+			g.log.Warn("this machine's clock is off the store's; leases and expiries are judged by the store's, but have both clocks set by NTP",
+				slog.Duration("ahead", -skew))
+		}
+	}
+}
+
+// sweepOnce goes through the index of unresolved jobs.
+func (g *Gateway) sweepOnce() error {
+	return g.pages(g.store.List, func(j *keystore.Job) error {
+		_, err := g.lapse(j)
+		return err
+	})
+}
+
+// scanOnce goes through all jobs, and enters into the index what belongs there.
+func (g *Gateway) scanOnce() error {
+	return g.pages(g.store.Scan, func(j *keystore.Job) error {
+		if !j.Unresolved() {
+			return nil
+		}
+		ctx, cancel := g.storeContext()
+		defer cancel()
+		if err := g.store.Index(ctx, keystore.IndexEntryOf(j)); err != nil {
+			return err
+		}
+		_, err := g.lapse(j)
+		return err
+	})
+}
+
+// pages calls a function for each job of a listing.
+func (g *Gateway) pages(list func(context.Context, string, int) ([]*keystore.Job, string, error), each func(*keystore.Job) error) error {
+	cursor := ""
+	for g.ctx.Err() == nil {
+		ctx, cancel := g.storeContext()
+		page, next, err := list(ctx, cursor, sweepPage)
+		cancel()
+		if err != nil {
+			return err
+		}
+		for _, j := range page {
+			if err := each(j); err != nil {
+				return err
+			}
+		}
+		if next == "" {
+			return nil
+		}
+		cursor = next
+	}
+	return nil
+}
+
+// lapse writes down that leases have ended, and returns the record as it is then.
+func (g *Gateway) lapse(present *keystore.Job) (*keystore.Job, error) {
+	if present.Lapse(g.store.Now()) == nil {
+		return present, nil
+	}
+	ctx, cancel := g.storeContext()
+	defer cancel()
+	// In the index first: a job that is unknown and not to be found there would
+	// be seen by nobody.
+	if err := g.store.Index(ctx, keystore.IndexEntryOf(present)); err != nil {
+		return nil, err
+	}
+	var before, wrote *keystore.Job
+	j, err := g.update(ctx, present.Name, present, true, 2, func(found *keystore.Job) (*keystore.Job, bool) {
+		before, wrote = found, nil
+		if found != nil {
+			wrote = found.Lapse(g.store.Now())
+		}
+		return wrote, false
+	})
+	if err != nil || wrote == nil {
+		return j, err
+	}
+	for i := range wrote.Attempts {
+		a := &wrote.Attempts[i]
+		if was := before.Attempt(a.Token); was.State == a.State {
+			continue
+		}
+		g.observer.Incident(IncidentLapsed)
+		g.log.Warn("a lease lapsed: it is unknown whether its attempt was executed",
+			slog.String("job", j.ID), slog.Int("attempt", a.Number))
+		g.observer.Event(Event{Name: EventOutcomeUnknown, Job: j, Attempt: a.Number, Reason: a.Reason})
+	}
+	return j, nil
+}
+
+// skew is how far the store's clock is ahead of the local one, where the store
+// has a clock of its own.
+func (g *Gateway) skew() time.Duration {
+	if s, ok := g.store.(interface{ ClockOffset() (time.Duration, bool) }); ok {
+		offset, _ := s.ClockOffset()
+		return offset
+	}
+	return 0
+}
