@@ -16,8 +16,8 @@ import (
 const appName = "idempotency"
 
 // App opens the stores that the idempotency handlers of a configuration use,
-// once each, when the configuration starts. It has no settings, and exists by
-// itself wherever there is a handler.
+// once each, when the configuration starts. It exists by itself wherever there is
+// a handler, and has to be configured only for the settings below.
 //
 // When the process is exiting, it lets running attempts come to their end,
 // within the grace period of the http app; what is still running then is
@@ -25,11 +25,23 @@ const appName = "idempotency"
 // endless, they get as long as the longest timeout of the handlers and a little
 // more. On a reload nothing is cut.
 type App struct {
+	// A secret that calls of the admin API under `/idempotency/` have to carry,
+	// as `Authorization: Bearer <token>`. Give it as a placeholder, such as
+	// `{env.IDEMPOTENCY_ADMIN_TOKEN}` or `{file./run/secrets/token}`, which is
+	// replaced when the configuration is loaded: the configuration itself can be
+	// read, and replaced, by everybody who reaches all of the admin endpoint.
+	// Default: none, so that Caddy's own protection of the endpoint is all there is.
+	AdminToken string `json:"admin_token,omitempty"`
+
+	token   *tokenDigest // of the token with its placeholders replaced
 	ctx     caddy.Context
 	log     slog.Handler
 	openers map[storeKey]StoreOpener
 	longest time.Duration // the longest timeout of the handlers
 	stores  []*sharedStore
+
+	handlers        map[place][]*Handler // by where they keep their jobs
+	stopReconcilers context.CancelFunc
 }
 
 // CaddyModule returns the Caddy module information.
@@ -44,6 +56,9 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 func (a *App) Provision(ctx caddy.Context) error {
 	a.ctx = ctx
 	a.log = ctx.Slogger().Handler()
+	if err := a.provisionToken(); err != nil {
+		return err
+	}
 	if err := metrics.register(ctx.GetMetricsRegistry()); err != nil {
 		return err
 	}
@@ -52,6 +67,15 @@ func (a *App) Provision(ctx caddy.Context) error {
 		return fmt.Errorf("get the events app: %w", err)
 	}
 	return events.(*caddyevents.App).On("stopping", a)
+}
+
+// appOf returns the app of the configuration that is being provisioned.
+func appOf(ctx caddy.Context) (*App, error) {
+	app, err := ctx.App(appName)
+	if err != nil {
+		return nil, fmt.Errorf("get the idempotency app: %w", err)
+	}
+	return app.(*App), nil
 }
 
 // use is how a handler says, while it is provisioned, what it will need.
@@ -63,7 +87,7 @@ func (a *App) use(o StoreOpener, timeout time.Duration) {
 	a.longest = max(a.longest, timeout)
 }
 
-// Start opens the stores.
+// Start opens the stores, and begins to ask about what is unknown.
 func (a *App) Start() error {
 	began(a)
 	for _, opener := range a.openers {
@@ -72,6 +96,9 @@ func (a *App) Start() error {
 			return errors.Join(err, a.Cleanup())
 		}
 		a.stores = append(a.stores, s)
+	}
+	if err := a.startReconcilers(); err != nil {
+		return errors.Join(err, a.Cleanup())
 	}
 	return nil
 }
@@ -82,8 +109,11 @@ func (a *App) Start() error {
 // may come later.
 func (a *App) Stop() error { return nil }
 
-// Cleanup gives up the stores.
+// Cleanup ends the reconcilers and gives up the stores.
 func (a *App) Cleanup() error {
+	if a.stopReconcilers != nil {
+		a.stopReconcilers()
+	}
 	for _, s := range a.stores {
 		s.release()
 	}

@@ -40,56 +40,95 @@ func parseCaddyfile(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		waiters           <per job> [<in all>]
 //		outcome           <status...> final|failed|unknown
 //		statuses          conflict|ietf
+//		label             <placeholder>
+//		status_path       <path>
+//		reconcile {
+//			lookup      GET|HEAD|POST <path>|<url>
+//			header      <name> <value>
+//			every       <duration>
+//			for         <duration>
+//			succeeded   <status...> [after <duration>]
+//			failed      <status...> after <duration>
+//			cancelled   <status...> after <duration>
+//			replay_from <pointer>
+//		}
 //	}
 //
-// Only owner has to be given. All options but outcome can be given once.
+// Only owner has to be given, and with reconcile its lookup and one of succeeded,
+// failed and cancelled. All options can be given once, but for outcome and these
+// three and header, each header once.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next()
-	p := parser{h: h, d: d, directive: *d, given: make(map[string]caddyfile.Dispenser)}
+	p := newParser(directive, h, d)
+	p.options = options
 	if d.NextArg() {
 		return d.Errf("%s %s: takes no arguments but a matcher; write options into its block, one on each line", directive, d.Val())
 	}
-	for d.NextBlock(0) {
-		if err := p.option(); err != nil {
-			return err
-		}
+	if err := p.block(); err != nil {
+		return err
 	}
-	return p.finish()
+	return p.finish(h.check())
 }
 
 // parser reads one block of options.
 type parser struct {
+	name      string // the block's, for errors
 	h         *Handler
 	d         *caddyfile.Dispenser
 	directive caddyfile.Dispenser
+	options   map[string]option
 	// given are the options that there were, each with its place.
 	given map[string]caddyfile.Dispenser
+}
+
+// newParser returns a parser of the block at whose name the dispenser is.
+func newParser(name string, h *Handler, d *caddyfile.Dispenser) *parser {
+	return &parser{name: name, h: h, d: d, directive: *d, given: make(map[string]caddyfile.Dispenser)}
+}
+
+// repeatable are the options that can be given more than once.
+var repeatable = []string{"outcome", "header", "succeeded", "failed", "cancelled"}
+
+// block reads the options.
+func (p *parser) block() error {
+	for nesting := p.d.Nesting(); p.d.NextBlock(nesting); {
+		if err := p.option(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // option reads the option at which the dispenser is.
 func (p *parser) option() error {
 	name := p.d.Val()
-	parse, known := options[name]
+	parse, known := p.options[name]
 	if !known {
-		return p.d.Errf("%s: there is no such option; the options are %s", name, strings.Join(slices.Sorted(maps.Keys(options)), ", "))
+		return p.d.Errf("%s: there is no such option of %s; the options are %s", name, p.name, strings.Join(slices.Sorted(maps.Keys(p.options)), ", "))
 	}
-	if _, twice := p.given[name]; twice && name != "outcome" {
+	if _, twice := p.given[name]; twice && !slices.Contains(repeatable, name) {
 		return p.d.Errf("%s: given twice; keep one of them", name)
 	}
 	p.given[name] = *p.d
 	return parse(p)
 }
 
-// finish checks what can be seen only when all options are known. An error says
-// where the option is that it names.
-func (p *parser) finish() error {
-	err := p.h.check()
+// finish gives an error that shows only when all options are known the place of
+// the option that it names.
+func (p *parser) finish(err error) error {
 	if err == nil {
 		return nil
 	}
-	culprits := []string{strings.TrimRight(strings.Fields(err.Error())[0], ":")}
-	if culprits[0] == "retention" {
+	words := strings.Fields(err.Error())
+	for i := range words {
+		words[i] = strings.TrimRight(words[i], ":")
+	}
+	culprits := []string{words[0]}
+	switch words[0] {
+	case "retention":
 		culprits = append(culprits, "linger", "timeout") // it can be its default that is too short
+	case "reconcile":
+		culprits = append([]string{"reconcile " + words[1]}, culprits...) // one of its own options
 	}
 	for _, name := range culprits {
 		if place, given := p.given[name]; given {

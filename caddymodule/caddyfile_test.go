@@ -120,6 +120,45 @@ func TestMOD10WrongOptionsAreRefusedWithLineAndRemedy(t *testing.T) {
 
 		{"other statuses", "owner shared\nstatuses strict", "statuses", []string{"conflict (409", "ietf (422)"}},
 		{"two statuses", "owner shared\nstatuses ietf conflict", "statuses", []string{"`statuses conflict|ietf`"}},
+
+		{"label without anything", "owner shared\nlabel", "label", []string{"`label <placeholder>`"}},
+		{"label with the key", "owner shared\nlabel {http.request.header.Idempotency-Key}", "label", []string{"label {http.request.header.Idempotency-Key}", "choose another placeholder"}},
+		{"label with a key of another name", "owner shared\nkey x-key\nlabel \"a {header.X-Key}\"", "label", []string{"choose another placeholder"}},
+		{"label with the owner", "owner {header.X-User}\nlabel {header.X-User}", "label", []string{"whose the key is", "choose another placeholder"}},
+		{"status path of another site", "owner shared\nstatus_path https://h/jobs", "status_path", []string{"status_path https://h/jobs", "beginning with a /", "`status_path /jobs`"}},
+		{"status path of another host", "owner shared\nstatus_path //h/jobs", "status_path", []string{"`status_path /jobs`"}},
+		{"status path with a query", "owner shared\nstatus_path /jobs?id=", "status_path", []string{"`status_path /jobs`"}},
+		{"status path with a placeholder", "owner shared\nstatus_path /{host}", "status_path", []string{"`status_path /jobs`"}},
+
+		{"reconcile without a block", "owner shared\nreconcile\nspace a", "reconcile", []string{"says not how to ask", "lookup <method> <url>"}},
+		{"reconcile with an argument", "owner shared\nreconcile 5s", "reconcile", []string{"reconcile 5s", "into a block"}},
+		{"reconcile without a lookup", "owner shared\nreconcile {\nsucceeded 200\n}", "reconcile {", []string{"lookup <method> <url>"}},
+		{"reconcile that settles nothing", "owner shared\nreconcile {\nlookup GET /a\n}", "reconcile {", []string{"no answer would settle anything", "succeeded <status...>"}},
+		{"reconcile with another option", "owner shared\nreconcile {\nlookup GET /a\nretries 5\n}", "retries", []string{"retries: there is no such option of reconcile", "replay_from"}},
+		{"reconcile given twice", "owner shared\nreconcile {\nlookup GET /a\nsucceeded 200\n}\nspace a\nreconcile {\n}", "reconcile {\n}", []string{"reconcile: given twice"}},
+		{"lookup without a method", "owner shared\nreconcile {\nlookup /a\n}", "lookup", []string{"`lookup GET <path or url>`"}},
+		{"lookup that does something", "owner shared\nreconcile {\nlookup DELETE /a\n}", "lookup", []string{"lookup DELETE", "GET, HEAD or POST"}},
+		{"lookup of no path", "owner shared\nreconcile {\nlookup GET charges\n}", "lookup", []string{"lookup GET charges", "write a path such as"}},
+		{"lookup with a request's placeholder", "owner shared\nreconcile {\nlookup GET /a?key={http.request.header.Idempotency-Key}\n}", "lookup", []string{"has no value here", "{http.idempotency.key_sent}"}},
+		{"lookup where the key says", "owner shared\nreconcile {\nlookup GET http://{http.idempotency.key}/\n}", "lookup", []string{"can't stand for where the upstream is"}},
+		{"lookup with a password", "owner shared\nreconcile {\nlookup GET http://a:b@h/\n}", "lookup", []string{"give them as a header"}},
+		{"lookup given twice", "owner shared\nreconcile {\nlookup GET /a\nevery 1s\nlookup GET /b\n}", "lookup GET /b", []string{"lookup: given twice"}},
+		{"header without a value", "owner shared\nreconcile {\nheader Authorization\n}", "header", []string{"`header <name> <value>`"}},
+		{"header of no name", "owner shared\nreconcile {\nheader X:Y z\n}", "header", []string{"header X:Y: not the name"}},
+		{"header given twice", "owner shared\nreconcile {\nheader X-A a\nheader x-a b\n}", "header x-a", []string{"header x-a: given twice"}},
+		{"header with a request's placeholder", "owner shared\nreconcile {\nheader X-A {http.auth.user.id}\n}", "header", []string{"header X-A: {http.auth.user.id} has no value here"}},
+		{"header that would encode the result", "owner shared\nreconcile {\nheader Accept-Encoding gzip\n}", "header", []string{"leave it out"}},
+		{"zero every", "owner shared\nreconcile {\nevery 0s\n}", "every", []string{"every 0s", "at least 1ms"}},
+		{"short for", "owner shared\nreconcile {\nlookup GET /a\nevery 1m\nfor 1s\nsucceeded 200\n}\nspace a", "for 1s", []string{"for 1s", "must not be shorter than every (1m0s)"}},
+		{"long every", "owner shared\nreconcile {\nlookup GET /a\nevery 1h\nsucceeded 200\n}\nspace a", "reconcile {", []string{"must not be shorter than every (1h0m0s)"}},
+		{"succeeded without a status", "owner shared\nreconcile {\nsucceeded after 2m\n}", "succeeded", []string{"succeeded after 2m: names no status"}},
+		{"cancelled at once", "owner shared\nreconcile {\ncancelled 404\n}", "cancelled", []string{"cancelled 404", "permits another execution", "`cancelled 404 after 2m`"}},
+		{"failed at once", "owner shared\nreconcile {\nfailed 404 410\n}", "failed", []string{"`failed 404 410 after 2m`"}},
+		{"after nothing", "owner shared\nreconcile {\ncancelled 404 after 0s\n}", "cancelled", []string{"0s is not a duration", "2m"}},
+		{"after no duration", "owner shared\nreconcile {\ncancelled 404 after midnight\n}", "cancelled", []string{"midnight is not a duration", "2m"}},
+		{"a status of an answer that is none", "owner shared\nreconcile {\nsucceeded 2xx\n}", "succeeded", []string{"2xx", "200 to 599"}},
+		{"a status with two meanings", "owner shared\nreconcile {\nsucceeded 200 201\ncancelled 404 201 after 2m\n}", "cancelled", []string{"201 means succeeded already"}},
+		{"no pointer", "owner shared\nreconcile {\nreplay_from data.0\n}", "replay_from", []string{"replay_from data.0", "begins with a /"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -161,6 +200,15 @@ func TestMOD10WrongJSONIsRefusedWithRemedy(t *testing.T) {
 		"unknown store":    {`{"owner": "shared", "store": {"module": "mongodb"}}`, "mongodb"},
 		"redis without":    {`{"owner": "shared", "store": {"module": "redis"}}`, "store redis"},
 		"store by no name": {`{"owner": "shared", "store": {"path": "x"}}`, "module"},
+		"owner as a label": {`{"owner": "{http.vars.u}", "label": "of {http.vars.u}"}`, "choose another placeholder"},
+		"status path":      {`{"owner": "shared", "status_path": "jobs"}`, "`status_path /jobs`"},
+		"no lookup":        {`{"owner": "shared", "reconcile": {"answers": [{"as": "succeeded", "statuses": [200]}]}}`, "lookup <method> <url>"},
+		"no answers":       {`{"owner": "shared", "reconcile": {"lookup": {"url": "/a"}}}`, "no answer would settle anything"},
+		"answer of no use": {`{"owner": "shared", "reconcile": {"lookup": {"url": "/a"}, "answers": [{"as": "cancelled", "statuses": []}]}}`, "names no status"},
+		"answer unknown":   {`{"owner": "shared", "reconcile": {"lookup": {"url": "/a"}, "answers": [{"as": "unknown", "statuses": [200]}]}}`, "succeeded, failed or cancelled"},
+		"cancelled":        {`{"owner": "shared", "reconcile": {"lookup": {"url": "/a"}, "answers": [{"as": "cancelled", "statuses": [404]}]}}`, "cancelled 404 after 2m"},
+		"lookup":           {`{"owner": "shared", "reconcile": {"lookup": {"method": "PUT", "url": "/a"}, "answers": [{"as": "succeeded", "statuses": [200]}]}}`, "GET, HEAD or POST"},
+		"headers":          {`{"owner": "shared", "reconcile": {"lookup": {"url": "/a", "header": {"A": "x", "a": "y"}}, "answers": [{"as": "succeeded", "statuses": [200]}]}}`, "given twice"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			handler := strings.Replace(c.handler, "{", `{"handler": "idempotency", `, 1)
@@ -195,5 +243,19 @@ func TestMOD06DirectiveHasAPlaceOfItsOwn(t *testing.T) {
 	got := strings.Join(order, " ")
 	if got != "authentication headers encode templates idempotency subroute static_response reverse_proxy" {
 		t.Errorf("the handlers are in the order %s", got)
+	}
+}
+
+// What a header of a lookup was given may be a secret.
+func TestErrorsDoNotShowTheValuesOfHeaders(t *testing.T) {
+	t.Parallel()
+	for _, header := range []string{
+		"Authorization Bearer very-secret", "Accept-Encoding very-secret", "X:Y very-secret", "X-A very-secret{", "X-A very-secret{http.vars.x}",
+		"X-A a\nheader X-A very-secret",
+	} {
+		_, err := adaptAsIs(":80 {\n\tidempotency {\nowner shared\nreconcile {\nheader " + header + "\n}\n\t}\n}\n")
+		if err == nil || strings.Contains(err.Error(), "very-secret") {
+			t.Errorf("%s: %v", header, err)
+		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 func init() {
 	caddy.RegisterModule(new(App))
 	caddy.RegisterModule(new(Handler))
+	caddy.RegisterModule(new(StatusHandler))
 	caddy.RegisterModule(new(RedisStore))
 	caddy.RegisterModule(new(BoltStore))
 
@@ -20,6 +21,9 @@ func init() {
 	// so that a stored answer is compressed anew for each client; outside of
 	// everything that answers.
 	httpcaddyfile.RegisterDirectiveOrder(directive, httpcaddyfile.After, "templates")
+
+	httpcaddyfile.RegisterHandlerDirective(statusDirective, parseStatusCaddyfile)
+	httpcaddyfile.RegisterDirectiveOrder(statusDirective, httpcaddyfile.Before, "respond")
 
 	// Once for the whole process: at this point all apps have stopped, in
 	// whatever order, so that no server takes requests any more.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -47,7 +48,23 @@ func (h *Handler) proxyConfig() (proxy.Config, error) {
 		}
 		c.Outcomes[status] = outcome
 	}
+	if h.Label != "" {
+		c.Label = h.label
+	}
+	if h.Reconcile != nil {
+		rc, err := h.Reconcile.config(h.ask)
+		if err != nil {
+			return c, err
+		}
+		c.Reconcile = rc
+	}
 	return c.WithDefaults(), nil
+}
+
+// label returns what operators are shown with the job of a request. It is called
+// in that request's goroutine.
+func (h *Handler) label(r *http.Request) string {
+	return r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer).ReplaceAll(h.Label, "")
 }
 
 // check reports what is wrong with the settings. Each error begins with the
@@ -56,8 +73,14 @@ func (h *Handler) check() error {
 	if err := checkOwner(h.Owner); err != nil {
 		return err
 	}
-	if strings.ContainsAny(h.Space, "{}") {
-		return fmt.Errorf("space %q: placeholders are not replaced in it; write a fixed name, and put into owner what differs from caller to caller", h.Space)
+	if err := checkSpace(h.Space); err != nil {
+		return err
+	}
+	if err := h.checkLabel(); err != nil {
+		return err
+	}
+	if err := checkStatusPath(h.StatusPath); err != nil {
+		return err
 	}
 	for i, method := range h.Methods {
 		switch {
@@ -74,10 +97,59 @@ func (h *Handler) check() error {
 	if err != nil {
 		return err
 	}
+	if h.Reconcile != nil && h.Reconcile.Lookup.URL != "" {
+		if _, err := newLookup(&h.Reconcile.Lookup, c.MaxResponseBody); err != nil {
+			return fmt.Errorf("reconcile: %w", err)
+		}
+	}
 	if c.Waiters < c.WaitersPerJob {
 		return fmt.Errorf("waiters %d %d: fewer in all than for one job; raise the second number, or lower the first", c.WaitersPerJob, c.Waiters)
 	}
 	return c.Validate()
+}
+
+// checkSpace refuses names that would not do what they look like.
+func checkSpace(space string) error {
+	if strings.ContainsAny(space, "{}") {
+		return fmt.Errorf("space %q: placeholders are not replaced in it; write a fixed name, and put into owner what differs from caller to caller", space)
+	}
+	if strings.HasPrefix(space, "_") {
+		return fmt.Errorf("space %q: names that begin with _ are reserved; choose another", space)
+	}
+	return nil
+}
+
+// checkLabel refuses labels that are known to show what is kept only as a digest.
+func (h *Handler) checkLabel() error {
+	label := strings.ToLower(h.Label)
+	key := h.KeyHeader
+	if key == "" {
+		key = proxy.DefaultKeyHeader
+	}
+	for _, secret := range []string{
+		"http.request.body", "http.request.header." + key + "}", "http.request.header.authorization}",
+		"http.request.header.cookie}", "http.request.cookie.", "http.auth.user.",
+	} {
+		if strings.Contains(label, "{"+strings.ToLower(secret)) {
+			return fmt.Errorf("label %s: everybody who may list jobs would see it, who are not to learn key, owner or body; choose another placeholder", h.Label)
+		}
+	}
+	if h.Owner != ownerShared && h.Owner != "" && strings.Contains(h.Label, h.Owner) {
+		return fmt.Errorf("label %s: would show whose the key is, to everybody who may list jobs; choose another placeholder", h.Label)
+	}
+	return nil
+}
+
+// checkStatusPath refuses what is not the beginning of a path.
+func checkStatusPath(path string) error {
+	if path == "" {
+		return nil
+	}
+	u, err := url.Parse(path)
+	if err != nil || !strings.HasPrefix(path, "/") || u.Path != path || u.Host != "" || u.EscapedPath() != path {
+		return fmt.Errorf("status_path %s: not a path; write the path that an idempotency_status handler answers on, beginning with a /, as in `status_path /jobs`", path)
+	}
+	return nil
 }
 
 // checkOwner refuses an owner that is the same for every caller: their keys

@@ -25,14 +25,20 @@ type exchange struct {
 }
 
 func newExchange(h *Handler, r *http.Request, next caddyhttp.Handler) *exchange {
-	x := &exchange{h: h, r: r, next: next, asked: r}
+	x := &exchange{h: h, r: r, next: next, asked: askedOf(r)}
 	x.repl = r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok {
-		// Caddy keeps neither host nor header of the original.
-		original.Host, original.Header = r.Host, r.Header
-		x.asked = &original
-	}
 	return x
+}
+
+// askedOf returns the request as the client sent it, before any rewrite.
+func askedOf(r *http.Request) *http.Request {
+	original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
+	if !ok {
+		return r
+	}
+	// Caddy keeps neither host nor header of the original.
+	original.Host, original.Header = r.Host, r.Header
+	return &original
 }
 
 func (x *exchange) serve(route *proxy.Route, w http.ResponseWriter) error {
@@ -49,7 +55,7 @@ func (x *exchange) serve(route *proxy.Route, w http.ResponseWriter) error {
 		return x.refuse(w, refusal)
 	}
 	if err != nil {
-		x.describe(new(proxy.Refusal)) // for error pages that say both
+		describe(x.repl, new(proxy.Refusal)) // for error pages that say both
 		if !x.passedOn {
 			return bodyError(err)
 		}
@@ -57,19 +63,32 @@ func (x *exchange) serve(route *proxy.Route, w http.ResponseWriter) error {
 	return err
 }
 
-// owner returns the caller whom the key belongs to. A placeholder that is empty
-// or unknown makes it nobody: what is left of the setting would be the same for
-// all callers.
-func (x *exchange) owner() string {
-	if x.h.Owner == ownerShared {
-		// Not the word itself, which another route's placeholder could come to.
-		return "\x00" + ownerShared
+// sharedOwner is the owner where there is only one caller. It is not the word of
+// the configuration, which another route's placeholder could come to.
+const sharedOwner = "\x00" + ownerShared
+
+// ownerOf returns the caller whom a request's key belongs to. A placeholder that
+// is empty or unknown makes it nobody: what is left of the setting would be the
+// same for all callers.
+func ownerOf(setting string, repl *caddy.Replacer) string {
+	if setting == ownerShared {
+		return sharedOwner
 	}
-	owner, err := x.repl.ReplaceOrErr(x.h.Owner, true, true)
+	owner, err := repl.ReplaceOrErr(setting, true, true)
 	if err != nil {
 		return ""
 	}
 	return strings.TrimSpace(owner)
+}
+
+// owner returns the caller whom the request's key belongs to. It is asked for
+// requests with a key only, so that these tell how the upstream can be reached.
+func (x *exchange) owner() string {
+	owner := ownerOf(x.h.Owner, x.repl)
+	if owner != "" && x.h.lookup != nil {
+		x.h.lookup.learn(x.r, x.next)
+	}
+	return owner
 }
 
 // passOn serves a request that is not protected.

@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -108,8 +107,24 @@ type Handler struct {
 	// request: `conflict` for 409, `ietf` for 422. Default: `conflict`.
 	Statuses string `json:"statuses,omitempty"`
 
+	// What operators are shown with a job, besides its method and path: a text
+	// with placeholders, such as `{http.request.header.X-Order}`. It must not say
+	// who the caller is, or what the key is.
+	Label string `json:"label,omitempty"`
+
+	// How to ask the upstream whether an attempt was carried out of which that is
+	// not known. A handler with this has to have its space for itself on its
+	// store. Default: it is not asked.
+	Reconcile *Reconcile `json:"reconcile,omitempty"`
+
+	// Where an `idempotency_status` handler answers clients who ask for the state
+	// of their jobs: the path before the job's id. Refusals because a job is
+	// running or unknown then have a `Location`. Default: none.
+	StatusPath string `json:"status_path,omitempty"`
+
 	config proxy.Config
 	opener StoreOpener
+	lookup *lookup // of a handler that reconciles
 	log    *slog.Logger
 	bound  atomic.Pointer[boundRoute]
 }
@@ -140,24 +155,18 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		h.log.Warn("servers drop request headers with such a name unless they are told to expect it; no key may ever arrive",
 			slog.String("key", config.KeyHeader))
 	}
-	if len(h.StoreRaw) == 0 {
-		h.StoreRaw = json.RawMessage(`{"module":"bolt"}`)
-	}
-	store, err := ctx.LoadModule(h, "StoreRaw")
+	app, err := appOf(ctx)
 	if err != nil {
-		return fmt.Errorf("store: %w", err)
+		return err
 	}
-	opener, ok := store.(StoreOpener)
-	if !ok {
-		return fmt.Errorf("store: module %T opens no stores", store)
+	if h.opener, err = openerOf(ctx, h, &h.StoreRaw); err != nil {
+		return err
 	}
-	h.opener = opener
-	app, err := ctx.App(appName)
-	if err != nil {
-		return fmt.Errorf("get the idempotency app: %w", err)
+	app.use(h.opener, config.Timeout)
+	if err := h.provisionLookup(); err != nil {
+		return err
 	}
-	app.(*App).use(opener, config.Timeout)
-	return nil
+	return app.keepsJobs(h)
 }
 
 // Validate reports what is wrong with the settings, with the remedy.
@@ -185,16 +194,25 @@ func (h *Handler) route() (route *proxy.Route, release func(), err error) {
 		h.log.Error("the store can't be opened", slog.Any("error", err))
 		return h.routeWithoutStore(err)
 	}
-	if b := h.bound.Load(); b != nil && b.store == store {
-		return b.route, store.release, nil
-	}
-	route, err = proxy.NewRoute(store.gateway, h.config)
+	route, err = h.routeOn(store)
 	if err != nil {
 		store.release()
 		return nil, nil, err
 	}
-	h.bound.Store(&boundRoute{store, route})
 	return route, store.release, nil
+}
+
+// routeOn returns the handler's route on a store.
+func (h *Handler) routeOn(store *sharedStore) (*proxy.Route, error) {
+	if b := h.bound.Load(); b != nil && b.store == store {
+		return b.route, nil
+	}
+	route, err := proxy.NewRoute(store.gateway, h.config)
+	if err != nil {
+		return nil, err
+	}
+	h.bound.Store(&boundRoute{store, route})
+	return route, nil
 }
 
 // routeWithoutStore returns a route that passes what need not be protected, and

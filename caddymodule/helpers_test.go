@@ -19,6 +19,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 )
@@ -32,6 +33,10 @@ const patience = 30 * time.Second
 var address string
 
 func TestMain(m *testing.M) {
+	if os.Getenv(asCaddy) != "" { // see cli_test.go
+		caddycmd.Main()
+		os.Exit(0)
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "find a free port:", err)
@@ -160,7 +165,7 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.HasPrefix(r.URL.Path, "/hold"):
 		u.entered <- struct{}{}
 		<-u.release
-	case strings.HasPrefix(r.URL.Path, "/die"):
+	case strings.HasPrefix(r.URL.Path, "/die"), strings.HasPrefix(r.URL.Path, "/first-dies") && n == 1:
 		panic(http.ErrAbortHandler)
 	}
 	fmt.Fprintf(w, "%s %s execution %d", key, r.URL.Path, n) //nolint:gosec // nobody's browser sees it

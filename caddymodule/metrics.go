@@ -17,6 +17,8 @@ type observer struct {
 	attempts  *prometheus.CounterVec
 	durations *prometheus.HistogramVec
 	incidents *prometheus.CounterVec
+	events    *prometheus.CounterVec
+	dropped   prometheus.Counter // events that nobody could be told of
 }
 
 // metrics are the process's. Caddy has a new registry for each configuration;
@@ -43,12 +45,20 @@ func newObserver() *observer {
 			Namespace: namespace, Subsystem: subsystem, Name: "incidents_total",
 			Help: "Incidents that an operator may have to know of.",
 		}, []string{"incident"}),
+		events: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "events_total",
+			Help: "Events that this process had to tell of.",
+		}, []string{"event"}),
+		dropped: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "events_dropped_total",
+			Help: "Events that were not told: too many waited, or no configuration was running.",
+		}),
 	}
 }
 
 // register adds the collectors to a configuration's registry.
 func (o *observer) register(registry prometheus.Registerer) error {
-	for _, c := range []prometheus.Collector{o.requests, o.attempts, o.durations, o.incidents} {
+	for _, c := range []prometheus.Collector{o.requests, o.attempts, o.durations, o.incidents, o.events, o.dropped} {
 		err := registry.Register(c)
 		if _, registered := errors.AsType[prometheus.AlreadyRegisteredError](err); err != nil && !registered {
 			return fmt.Errorf("register metrics: %w", err)
@@ -68,5 +78,11 @@ func (o *observer) Attempt(provider, outcome string, took time.Duration) {
 
 // Incident implements proxy.Observer.
 func (o *observer) Incident(i proxy.Incident) { o.incidents.WithLabelValues(string(i)).Inc() }
+
+// Event implements proxy.Observer.
+func (o *observer) Event(e proxy.Event) {
+	o.events.WithLabelValues(string(e.Name)).Inc()
+	events.put(e)
+}
 
 var _ proxy.Observer = (*observer)(nil)

@@ -15,8 +15,11 @@ import (
 	"github.com/caddy-idempotency/caddy-idempotency/proxy"
 )
 
+// option reads an option, whose name the dispenser is at.
+type option func(*parser) error
+
 // options are those of the directive's block.
-var options = map[string]func(*parser) error{
+var options = map[string]option{
 	"store":   (*parser).store,
 	"space":   (*parser).space,
 	"owner":   (*parser).owner,
@@ -35,6 +38,10 @@ var options = map[string]func(*parser) error{
 	"waiters":  (*parser).waiters,
 	"outcome":  (*parser).outcome,
 	"statuses": (*parser).statuses,
+
+	"label":       (*parser).label,
+	"reconcile":   (*parser).reconcile,
+	"status_path": (*parser).statusPath,
 }
 
 func (p *parser) store() error {
@@ -180,4 +187,20 @@ func (p *parser) statuses() error {
 	}
 	p.h.Statuses = args[0]
 	return nil
+}
+
+func (p *parser) label() error {
+	args, err := p.args(1, 1, "<placeholder>")
+	if err == nil {
+		p.h.Label = args[0]
+	}
+	return err
+}
+
+func (p *parser) statusPath() error {
+	args, err := p.args(1, 1, "<path>")
+	if err == nil {
+		p.h.StatusPath = args[0]
+	}
+	return err
 }

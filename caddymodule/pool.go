@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -23,6 +24,23 @@ type StoreOpener interface {
 	// Open opens the store. A server that is not reachable is no error: the
 	// store's calls say so until it is.
 	Open(*slog.Logger) (keystore.Store, error)
+}
+
+// openerOf loads the store module in a handler's field StoreRaw. By default it is
+// the file in Caddy's data directory.
+func openerOf(ctx caddy.Context, handler any, raw *json.RawMessage) (StoreOpener, error) {
+	if len(*raw) == 0 {
+		*raw = json.RawMessage(`{"module":"bolt"}`)
+	}
+	store, err := ctx.LoadModule(handler, "StoreRaw")
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	opener, ok := store.(StoreOpener)
+	if !ok {
+		return nil, fmt.Errorf("store: module %T opens no stores", store)
+	}
+	return opener, nil
 }
 
 // storeKey names a store in the pool.

@@ -4,22 +4,33 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strings"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-idempotency/caddy-idempotency/proxy"
 )
 
-// refuse gives the gateway's own answer: by the site's error routes, or where
-// none of them would answer, as problem details.
+// refuse gives the gateway's own answer.
 func (x *exchange) refuse(w http.ResponseWriter, refusal *proxy.Refusal) error {
 	if refusal.Err != nil {
 		x.h.log.Error("a request was refused",
 			slog.String("code", refusal.Code), slog.String("job", refusal.Job), slog.Any("error", refusal.Err))
 	}
-	x.describe(refusal)
+	// Those who have to wait are told where they can ask how it stands.
+	if waits := refusal.Code == proxy.CodeInFlight || refusal.Code == proxy.CodeOutcomeUnknown; waits && x.h.StatusPath != "" && refusal.Job != "" {
+		refusal.Location = strings.TrimSuffix(x.h.StatusPath, "/") + "/" + refusal.Job
+	}
+	return refuse(w, x.r, x.asked, x.repl, refusal)
+}
+
+// refuse gives the gateway's own answer: by the site's error routes, or where
+// none of them would answer, as problem details.
+func refuse(w http.ResponseWriter, r, asked *http.Request, repl *caddy.Replacer, refusal *proxy.Refusal) error {
+	describe(repl, refusal)
 	err := caddyhttp.Error(refusal.Status, refusal)
-	if x.siteHandles(err) {
+	if siteHandles(r, asked, err) {
 		refusal.SetHeaders(w.Header())
 		return err
 	}
@@ -27,7 +38,7 @@ func (x *exchange) refuse(w http.ResponseWriter, refusal *proxy.Refusal) error {
 }
 
 // describe sets the placeholders that error routes may use.
-func (x *exchange) describe(refusal *proxy.Refusal) {
+func describe(repl *caddy.Replacer, refusal *proxy.Refusal) {
 	for name, value := range map[string]any{
 		"code":     refusal.Code,
 		"advice":   string(refusal.Advice),
@@ -37,22 +48,22 @@ func (x *exchange) describe(refusal *proxy.Refusal) {
 		"state":    refusal.State,
 		"attempts": refusal.Attempts,
 	} {
-		x.repl.Set("http.idempotency."+name, value)
+		repl.Set("http.idempotency."+name, value)
 	}
 }
 
 // siteHandles reports whether an error route would answer the error. Caddy's
 // own answer to an error that none of them matches has no body.
-func (x *exchange) siteHandles(err error) bool {
-	server, ok := x.r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+func siteHandles(r, asked *http.Request, err error) bool {
+	server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if !ok || server == nil || server.Errors == nil {
 		return false
 	}
 	// Error routes see the request as the client sent it.
-	r := server.Errors.WithError(x.r, err)
-	r.Method, r.RequestURI = x.asked.Method, x.asked.RequestURI
+	r = server.Errors.WithError(r, err)
+	r.Method, r.RequestURI = asked.Method, asked.RequestURI
 	r.URL = new(url.URL)
-	*r.URL = *x.asked.URL
+	*r.URL = *asked.URL
 	return answers(server.Errors.Routes, r)
 }
 

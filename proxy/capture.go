@@ -101,6 +101,13 @@ func (c *capture) FlushError() error {
 // Flush implements http.Flusher.
 func (c *capture) Flush() { _ = c.FlushError() }
 
+// begun reports whether an answer was begun.
+func (c *capture) begun() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.status != 0
+}
+
 // finish ends the capture, so that nothing is added any more, and returns the
 // answer, nil if none was begun, and whether it is whole. A handler that returns
 // without having written anything has answered 200, as everywhere in net/http.

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/dunglas/httpsfv"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
 
 // maxKeyLen bounds a key, in characters.
@@ -30,6 +32,15 @@ func keyOf(h http.Header, name string) (key, sent string, err error) {
 		return "", "", fmt.Errorf("%s is sent %d times; send it once", name, len(lines))
 	}
 	return parseKey(lines[0], name)
+}
+
+// KeyOf returns the key of a job, which keeps the spelling in which it was sent.
+func KeyOf(j *keystore.Job) string {
+	key, _, err := parseKey(j.KeySent, "key")
+	if err != nil {
+		return "" // no job was ever made of such a key
+	}
+	return key
 }
 
 // parseKey returns the key that a value means, and the value as it is sent on.

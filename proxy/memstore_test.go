@@ -250,3 +250,12 @@ func (s *memStore) Scan(context.Context, string, int) ([]*keystore.Job, string, 
 	}
 	return page, "", nil
 }
+
+func (s *memStore) SwapMany(ctx context.Context, swaps []keystore.Swap) []keystore.SwapResult {
+	results := make([]keystore.SwapResult, len(swaps))
+	for i, swap := range swaps {
+		r := &results[i]
+		r.Present, r.Swapped, r.Err = s.Swap(ctx, swap.Expected, swap.Job)
+	}
+	return results
+}

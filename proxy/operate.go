@@ -130,9 +130,14 @@ func (g *Gateway) Resolve(ctx context.Context, d Decision) (*keystore.Job, error
 	}
 	token, number := a.Token, a.Number
 	if d.Response != nil {
-		d.Response.Answered = g.store.Now()
-		d.Response.Size = int64(len(d.Response.Body))
+		given := *d.Response
+		given.Answered, given.Size = g.store.Now(), int64(len(given.Body))
+		d.Response = storable(&given)
 	}
+	// A decision that was cut because its caller left might be carried out
+	// without anybody being told.
+	ctx, cancel := g.storeContext()
+	defer cancel()
 	var refused error
 	var wrote bool
 	res := keystore.Resolution{State: d.As, Actor: d.Actor, Evidence: d.Evidence, At: g.store.Now()}

@@ -369,13 +369,18 @@ func TestSlowSweep(t *testing.T) {
 		if _, created, err := f.store.Create(t.Context(), f.claimed(keystore.NewToken())); !created || err != nil {
 			t.Fatal(created, err)
 		}
+		indexed := func() int {
+			f.mem.mu.Lock()
+			defer f.mem.mu.Unlock()
+			return len(f.mem.index)
+		}
 		time.Sleep(10 * time.Minute)
-		if len(f.mem.index) != 0 {
+		if indexed() != 0 {
 			t.Fatal("it is in the index")
 		}
 		time.Sleep(2 * time.Hour)
-		if a := f.mem.job().LastAttempt(); a.State != keystore.AttemptUnknown || len(f.mem.index) != 1 {
-			t.Errorf("attempt is %s, %d in the index", a.State, len(f.mem.index))
+		if a := f.mem.job().LastAttempt(); a.State != keystore.AttemptUnknown || indexed() != 1 {
+			t.Errorf("attempt is %s, %d in the index", a.State, indexed())
 		}
 	})
 }

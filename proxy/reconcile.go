@@ -79,6 +79,8 @@ func (rc *Reconcile) validate() error {
 	seen := make(map[int]bool)
 	for _, rule := range rc.Rules {
 		switch {
+		case len(rule.Statuses) == 0:
+			return fmt.Errorf("reconcile: %s: names no status; write one, as in: %s 200", rule.As, rule.As)
 		case rule.As != keystore.AttemptSucceeded && rule.As != keystore.AttemptFailed && rule.As != keystore.AttemptCancelled:
 			return fmt.Errorf("reconcile: an answer can mean succeeded, failed or cancelled, not %s", rule.As)
 		case rule.As != keystore.AttemptSucceeded && rule.After <= 0:
@@ -138,7 +140,7 @@ func (rt *Route) Reconcile(ctx context.Context) {
 			return
 		case <-time.After(jitter(rc.Every / 2)):
 		}
-		if err := rc.round(ctx); err != nil && !errors.Is(err, keystore.ErrClosed) {
+		if err := rc.round(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, keystore.ErrClosed) {
 			rt.gateway.log.Warn("unknown attempts could not be looked for", slog.Any("error", err))
 		}
 	}
@@ -168,6 +170,9 @@ func (rc *reconciler) round(ctx context.Context) error {
 				c = &unknownCase{began: now, next: now, pause: rc.Every, lookups: a.Lookups}
 				rc.cases[a.Token] = c
 			}
+			if c.present {
+				continue // met before in this round: the index changes under the listing
+			}
 			c.present = true
 			if c.done || time.Now().Before(c.next) {
 				continue
@@ -196,19 +201,30 @@ func (rc *reconciler) round(ctx context.Context) error {
 // ask makes one lookup and does what its answer means.
 func (rc *reconciler) ask(ctx context.Context, c *unknownCase, j *keystore.Job, a *keystore.Attempt) {
 	answer, err := rc.lookup(ctx, j, a)
+	if ctx.Err() != nil {
+		return // it is over, by no fault of the upstream's
+	}
 	now := time.Now()
+	if errors.Is(err, ErrNotAskable) {
+		c.began, c.next, c.candidate = now, now.Add(jitter(rc.Every)), 0
+		if note := noAnswer(err); c.lookups.Note != note {
+			c.lookups.Note = note
+			rc.note(c, j, a)
+		}
+		return
+	}
 	c.next = now.Add(jitter(c.pause))
 	c.pause = min(c.pause*3/2, rc.Every*slowest)
 	status := 0
 	if answer != nil {
 		status = answer.Status
 	}
-	changed := c.lookups.Count == 0 || c.lookups.Status != status
+	before := c.lookups
 	c.lookups.Count++
 	c.lookups.Last, c.lookups.Status, c.lookups.Note = rc.g.store.Now(), status, ""
 	switch rule, settles := rc.rule(status); {
 	case err != nil:
-		c.lookups.Note = "no answer came"
+		c.lookups.Note = noAnswer(err)
 		c.candidate = 0
 		rc.g.log.Info("a lookup of an unknown attempt failed", slog.String("job", j.ID), slog.Int("attempt", a.Number), slog.Any("error", err))
 	case !settles:
@@ -218,14 +234,26 @@ func (rc *reconciler) ask(ctx context.Context, c *unknownCase, j *keystore.Job, 
 		return
 	}
 	if now.Sub(c.began) >= rc.For {
-		c.done, changed = true, true
+		c.done = true
 		c.lookups.Note = "asked for long enough (" + rc.For.String() + "); " + c.lookups.Note
 		rc.g.log.Warn("an unknown attempt could not be settled by asking its upstream; resolve it by hand",
 			slog.String("job", j.ID), slog.Int("attempt", a.Number), slog.Int("status", status))
 	}
-	if changed {
+	// Not each lookup is worth a write; one that says something new is.
+	if before.Count == 0 || before.Status != status || before.Note != c.lookups.Note {
 		rc.note(c, j, a)
 	}
+}
+
+// noAnswer says why no answer came, as far as that may be kept.
+func noAnswer(err error) string {
+	if note, ok := errors.AsType[LookupError](err); ok {
+		return "no answer came: " + string(note)
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "no answer came within " + lookupTime.String()
+	}
+	return "no answer came"
 }
 
 // lookup asks about an attempt.

@@ -224,6 +224,7 @@ func TestReconcileSettings(t *testing.T) {
 		"no pointer":           func(rc *Reconcile) { rc.ReplayFrom = "data" },
 		"cancelled at once":    func(rc *Reconcile) { rc.Rules[0].As = keystore.AttemptCancelled },
 		"unknown":              func(rc *Reconcile) { rc.Rules[0].As = keystore.AttemptUnknown },
+		"no statuses":          func(rc *Reconcile) { rc.Rules[0] = ReconcileRule{As: keystore.AttemptCancelled} },
 		"no status":            func(rc *Reconcile) { rc.Rules[0].Statuses = []int{20} },
 		"one status two rules": func(rc *Reconcile) { rc.Rules = append(rc.Rules, rc.Rules[0]) },
 	} {
@@ -247,4 +248,67 @@ func TestJSONPointer(t *testing.T) {
 			t.Errorf("%s: %s, %v", pointer, got, err)
 		}
 	}
+}
+
+// As long as the upstream can't be asked, no time passes for which to ask it.
+func TestReconcileWaitsUntilItCanAsk(t *testing.T) {
+	a := &asked{answer: func(int) (*keystore.Response, error) { return nil, ErrNotAskable }}
+	reconciled(t, a, nil, func(t *testing.T, f *fixture) {
+		time.Sleep(time.Hour)
+		if l := f.mem.job().Attempts[0].Lookups; l.Count != 0 || !strings.Contains(l.Note, "no request of the route has come by") {
+			t.Errorf("lookups %+v", l)
+		}
+		a.mu.Lock()
+		a.answer = status(200)
+		a.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		f.do(request{}).wantBody(t, 200, `{"data":[{"id":"ch_1"}]}`, true)
+	})
+}
+
+// What a lookup says of itself is kept, and what it met on its way is not.
+func TestReconcileKeepsWhatALookupSaysOfItself(t *testing.T) {
+	for want, err := range map[string]error{
+		"no answer came: it was cut": LookupError("it was cut"),
+		"no answer came":             errors.New("GET /charges?key=k"),
+		"no answer came within 10s":  context.DeadlineExceeded,
+	} {
+		t.Run(want, func(t *testing.T) {
+			a := &asked{answer: func(int) (*keystore.Response, error) { return nil, err }}
+			reconciled(t, a, nil, func(t *testing.T, f *fixture) {
+				time.Sleep(time.Minute)
+				if l := f.mem.job().Attempts[0].Lookups; l.Note != want {
+					t.Errorf("got %q, want %q", l.Note, want)
+				}
+			})
+		})
+	}
+}
+
+// A lookup that ends with its configuration says nothing of the upstream.
+func TestReconcileEndsWithoutATrace(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, f *fixture) {
+		ctx, cancel := context.WithCancel(t.Context())
+		c := f.route.Config
+		c.Reconcile = &Reconcile{
+			Lookup: func(ctx context.Context, _ *keystore.Job, _ *keystore.Attempt) (*keystore.Response, error) {
+				cancel()
+				<-ctx.Done()
+				return nil, ctx.Err()
+			},
+			Every: time.Second, For: time.Minute, Rules: []ReconcileRule{{Statuses: []int{200}, As: keystore.AttemptSucceeded}},
+		}
+		route, err := NewRoute(f.gateway, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.serve = func(http.ResponseWriter, *http.Request) error { return errors.New("EOF") }
+		f.fail = Failure{Status: 502}
+		f.do(request{}).want(t, 504, CodeOutcomeUnknown)
+		synctest.Wait()
+		route.Reconcile(ctx)
+		if l := f.mem.job().Attempts[0].Lookups; l != (keystore.Lookups{}) {
+			t.Errorf("lookups %+v", l)
+		}
+	})
 }

@@ -27,6 +27,8 @@ const (
 	CodeRecordLost       = "record-lost"
 	CodeTooManyWaiters   = "too-many-waiters"
 	CodeLoop             = "loop"
+	CodeNoSuchJob        = "no-such-job"
+	CodeMethodNotAllowed = "method-not-allowed"
 )
 
 const (
@@ -63,6 +65,8 @@ type Refusal struct {
 	Job      string
 	State    string
 	Attempts int
+	// Location is where the job's status can be asked for, if anywhere.
+	Location string
 	// ExecutedStatus and ExecutedAt stand for a result that was not kept.
 	ExecutedStatus int
 	ExecutedAt     time.Time
@@ -86,6 +90,9 @@ func (r *Refusal) Unwrap() error { return r.Err }
 func (r *Refusal) SetHeaders(h http.Header) {
 	if r.Job != "" {
 		h.Set(HeaderJob, r.Job)
+	}
+	if r.Location != "" {
+		h.Set("Location", r.Location)
 	}
 	if r.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(int((r.RetryAfter+time.Second-1)/time.Second)))

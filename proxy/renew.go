@@ -15,7 +15,8 @@ const (
 	// indexAge is the age at which an attempt enters the index of unresolved
 	// jobs. Most attempts end before, and cost the store nothing more.
 	indexAge = 2 * time.Second
-	// renewals bounds how many leases are renewed at once.
+	// renewals bounds how many leases are renewed at once that can't be renewed
+	// together.
 	renewals = 16
 )
 
@@ -32,7 +33,7 @@ func (g *Gateway) renewLeases() {
 			return
 		case <-tick.C:
 		}
-		var old, due []*attempt
+		var old, due, soon []*attempt
 		now := g.store.Now()
 		g.mu.Lock()
 		for a := range g.attempts {
@@ -42,11 +43,21 @@ func (g *Gateway) renewLeases() {
 			if !a.indexed.Load() && time.Since(a.began) > indexAge {
 				old = append(old, a)
 			}
-			if end, known := a.leaseEnd(); known && end.Sub(now) < a.route.Lease/3 && time.Now().After(a.renewAgain) {
+			end, known := a.leaseEnd()
+			if !known || time.Now().Before(a.renewAgain) {
+				continue
+			}
+			switch left := end.Sub(now); {
+			case left < a.route.Lease/3:
 				due = append(due, a)
+			case left < a.route.Lease/3+a.route.Lease/10:
+				soon = append(soon, a)
 			}
 		}
 		g.mu.Unlock()
+		if len(due) > 0 {
+			due = append(due, soon...) // in the same round trips
+		}
 		if time.Now().After(indexAgain) && !g.enterIndex(old) {
 			indexAgain = time.Now().Add(indexAge)
 		}
@@ -89,40 +100,85 @@ func (g *Gateway) enterIndex(attempts []*attempt) bool {
 	return true
 }
 
+// renew extends leases, with as few round trips to the store as it lets them
+// share.
 func (g *Gateway) renew(due []*attempt) {
 	if len(due) == 0 {
 		return
 	}
+	ctx, cancel := context.WithTimeout(g.ctx, storeTime)
+	defer cancel()
+	now := g.store.Now()
+	var locked, overtaken []*attempt
+	var swaps []keystore.Swap
+	for _, a := range due {
+		// A write that is under way says more than that the attempt goes on.
+		if !a.mu.TryLock() {
+			continue
+		}
+		s := a.job.Report(a.goesOn(now))
+		if s.Next == nil {
+			a.mu.Unlock()
+			continue
+		}
+		s.Next.WriteID = keystore.NewWriteID()
+		locked = append(locked, a)
+		swaps = append(swaps, keystore.Swap{Expected: a.job.WriteID, Job: s.Next})
+	}
+	for i, r := range g.store.SwapMany(ctx, swaps) {
+		a := locked[i]
+		switch {
+		case r.Err != nil:
+			a.renewFailed(r.Err)
+		case r.Swapped:
+			a.job = swaps[i].Job
+			g.observer.Incident(IncidentRenewed)
+		default:
+			overtaken = append(overtaken, a)
+		}
+		a.mu.Unlock()
+	}
+	g.renewSingly(overtaken)
+}
+
+// renewSingly renews the leases of attempts whose record is not the one that
+// this gateway wrote last.
+func (g *Gateway) renewSingly(attempts []*attempt) {
 	queue := make(chan *attempt)
 	var workers sync.WaitGroup
-	for range min(renewals, len(due)) {
+	for range min(renewals, len(attempts)) {
 		workers.Go(func() {
 			for a := range queue {
 				a.renew()
 			}
 		})
 	}
-	for _, a := range due {
+	for _, a := range attempts {
 		queue <- a
 	}
 	close(queue)
 	workers.Wait()
 }
 
-// renew extends the attempt's lease.
 func (a *attempt) renew() {
 	ctx, cancel := context.WithTimeout(a.g.ctx, storeTime)
 	defer cancel()
-	now := a.g.store.Now()
-	settled, err := a.report(ctx, keystore.Report{
-		Token: a.token, Outcome: keystore.OutcomeRunning, At: now, Lease: now.Add(a.route.Lease),
-	}, 1)
+	settled, err := a.report(ctx, a.goesOn(a.g.store.Now()), 1)
 	switch {
 	case err != nil:
-		// There is a third of the lease left to try again in.
-		a.renewAgain = time.Now().Add(a.route.Lease / 10)
-		a.log.Warn("a lease could not be renewed", slog.Any("error", err))
+		a.renewFailed(err)
 	case settled.Effect == keystore.EffectRenewed:
 		a.g.observer.Incident(IncidentRenewed)
 	}
+}
+
+// goesOn is the report of an attempt that is still running.
+func (a *attempt) goesOn(now keystore.Time) keystore.Report {
+	return keystore.Report{Token: a.token, Outcome: keystore.OutcomeRunning, At: now, Lease: now.Add(a.route.Lease)}
+}
+
+// renewFailed puts the next try off: there is a third of the lease left for it.
+func (a *attempt) renewFailed(err error) {
+	a.renewAgain = time.Now().Add(a.route.Lease / 10)
+	a.log.Warn("a lease could not be renewed", slog.Any("error", err))
 }

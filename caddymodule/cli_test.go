@@ -1,0 +1,387 @@
+package caddymodule
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// asCaddy is the environment variable that makes the test binary behave as
+// caddy: exit codes are a matter between our commands and Caddy's main function.
+const asCaddy = "IDEMPOTENCY_TEST_AS_CADDY"
+
+// ran is how a command has ended.
+type ran struct {
+	out, err string
+	code     int
+}
+
+// caddyCommand runs caddy idempotency with these arguments, as a process.
+func caddyCommand(t *testing.T, env []string, args ...string) ran {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], append([]string{"idempotency"}, args...)...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	cmd.Env = append(append(os.Environ(), asCaddy+"=1"), env...)
+	err := cmd.Run()
+	exit, ended := errors.AsType[*exec.ExitError](err)
+	if err != nil && !ended {
+		t.Fatal(err)
+	}
+	r := ran{out.String(), errs.String(), 0}
+	if ended {
+		r.code = exit.ExitCode()
+	}
+	return r
+}
+
+// atTerminal runs a command in this process, with somebody who types.
+func atTerminal(t *testing.T, typed string, args ...string) ran {
+	t.Helper()
+	var out, errs bytes.Buffer
+	parent := &cobra.Command{Use: "idempotency"}
+	c := &cli{terminal: func(io.Reader) bool { return true }}
+	c.commands(parent)
+	parent.SetArgs(args)
+	parent.SetIn(strings.NewReader(typed))
+	parent.SetOut(&out)
+	parent.SetErr(&errs)
+	r := ran{}
+	if err := parent.ExecuteContext(t.Context()); err != nil {
+		r.code = exitError
+	}
+	r.out, r.err = out.String(), errs.String()
+	return r
+}
+
+func (r ran) want(t *testing.T, code int, parts ...string) {
+	t.Helper()
+	if r.code != code {
+		t.Errorf("exit code %d, want %d\n%s%s", r.code, code, r.out, r.err)
+	}
+	for _, part := range parts {
+		if !strings.Contains(r.out+r.err, part) {
+			t.Errorf("it does not say %q:\n%s%s", part, r.out, r.err)
+		}
+	}
+}
+
+var changing = []struct {
+	pattern *regexp.Regexp
+	name    string
+}{
+	{regexp.MustCompile(`[0-9a-f]{64}\.[0-9a-f]{8}`), "ID"},
+	{regexp.MustCompile(`[0-9a-f]{64}`), "DIGEST"},
+	{regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:]+Z`), "TIME"},
+	{regexp.MustCompile(`127\.0\.0\.1:\d+`), "ADDRESS"},
+	{regexp.MustCompile(`\b(\d+m)?[0-9.]+m?s\b`), "AGE"},
+	{regexp.MustCompile(` {2,}`), "  "},
+}
+
+// steady replaces what is different each time.
+func steady(text string) string {
+	for _, c := range changing {
+		text = c.pattern.ReplaceAllString(text, c.name)
+	}
+	return text
+}
+
+func TestCLIShowsAndSettles(t *testing.T) {
+	u := newUpstream(t)
+	config, admin := adminSite(t, "", protect(u, "owner {http.request.header.X-User}"))
+	load(t, config)
+	id := post(t, "/first-dies", "order-17", "X-User", "alice", "Content-Type", "text/plain").header.Get("Idempotency-Job")
+	at := []string{"--address", admin}
+
+	r := caddyCommand(t, nil, append(at, "list")...)
+	r.want(t, 0)
+	if got, want := steady(r.out), `AGE  STATE  ATTEMPTS  REQUEST  REASON  JOB
+AGE  unknown  1  POST /first-dies  broke off: no complete answer came  ID
+`; got != want {
+		t.Errorf("list:\n%s\nwant\n%s", got, want)
+	}
+	const shown = `job  ID
+state  unknown
+store  bolt
+space  main
+owner  DIGEST (a digest)
+request  POST /first-dies
+body  text/plain 9 B
+created  TIME, AGE ago
+expires  never, as long as it is unknown
+attempts  1
+result  none
+
+attempt 1  unknown
+  reason  broke off: no complete answer came
+  started  TIME
+  ended  TIME, after AGE
+  lease  until TIME
+  upstream  ADDRESS
+  transport  connected, the whole request was sent, no answer began
+`
+	for _, r := range []ran{
+		caddyCommand(t, nil, append(at, "show", id)...),
+		caddyCommand(t, []string{envOwner + "=alice", envKey + "=order-17"}, append(at, "show")...),
+		caddyCommand(t, nil, append(at, "show", "--owner", "alice", "--key", `"order-17"`)...),
+	} {
+		r.want(t, 0)
+		if got := steady(r.out); got != shown {
+			t.Errorf("show:\n%s\nwant\n%s", got, shown)
+		}
+	}
+	eventually(t, "its attempt is over", func() bool {
+		return strings.Contains(ask(t, admin, "GET", "stats", "").body, `"attempts":0`)
+	})
+	r = caddyCommand(t, nil, append(at, "stats")...)
+	r.want(t, 0)
+	if got, want := steady(r.out), "STORE  UNKNOWN  OLDEST  RUNNING  ATTEMPTS  WAITERS  FILE\nbolt  1  AGE  0  0  0  "; !strings.HasPrefix(got, want) {
+		t.Errorf("stats:\n%s\nwant\n%s", got, want)
+	}
+
+	r = caddyCommand(t, nil, append(at, "resolve", id, "--as", "cancelled", "--evidence", "not in the journal", "--actor", "bob", "--yes")...)
+	r.want(t, 0, "Resolved as cancelled by bob. Job "+id+": it is open, and the next retry is executed.")
+	caddyCommand(t, nil, append(at, "show", id)...).want(t, 0, "as cancelled by bob, ", "not in the journal")
+	r = caddyCommand(t, nil, append(at, "resolve", id, "--as", "failed", "--evidence", "e", "--yes")...)
+	r.want(t, exitConflict, "has no unknown attempt", "The job at present:", "cancelled by bob")
+
+	if a := post(t, "/first-dies", "order-17", "X-User", "alice", "Content-Type", "text/plain"); a.body != "order-17 /first-dies execution 2" {
+		t.Errorf("a retry got %+v", a)
+	}
+	caddyCommand(t, nil, append(at, "list")...).want(t, 0, "There are no such jobs.")
+	caddyCommand(t, nil, append(at, "show", id)...).want(t, 0, "completed", "status 200, 32 B, of attempt 2")
+	caddyCommand(t, nil, append(at, "forget", id, "--yes")...).want(t, 0, "Job "+id+" is forgotten. Its key is new.")
+	caddyCommand(t, nil, append(at, "forget", id, "--yes")...).want(t, exitNoJob, "no such job")
+}
+
+func TestCLIResolvesAsSucceeded(t *testing.T) {
+	u := newUpstream(t)
+	config, admin := adminSite(t, "", protect(u, "owner shared"))
+	load(t, config)
+	id := makeUnknown(t, "k")
+	file := filepath.Join(t.TempDir(), "answer")
+	answer := "HTTP/2 201 \r\ncontent-type: application/json\r\nset-cookie: s=1\r\ntransfer-encoding: chunked\r\n\r\n{\"id\":\"ch_17\"}"
+	if err := os.WriteFile(file, []byte(answer), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	caddyCommand(t, nil, "--address", admin, "resolve", id, "--as", "succeeded", "--evidence", "charge ch_17", "--response", file, "--actor", "bob").
+		want(t, 0, "Resolved as succeeded by bob.", "it is completed, and retries get status 201 with 14 B.")
+	if a := post(t, "/die/k", "k"); a.status != 201 || a.body != `{"id":"ch_17"}` || a.header.Get("Content-Type") != "application/json" ||
+		a.header.Get("Set-Cookie") != "" || a.header.Get("Idempotent-Replayed") != "true" {
+		t.Errorf("a retry got %+v", a)
+	}
+}
+
+// What permits a second execution is asked about, and refused where nobody can
+// answer.
+func TestCLIConfirmation(t *testing.T) {
+	u := newUpstream(t)
+	config, admin := adminSite(t, "", protect(u, "owner shared"))
+	load(t, config)
+	id, done := makeUnknown(t, "k"), post(t, "/pay", "done").header.Get("Idempotency-Job")
+	resolve := []string{"--address", admin, "resolve", id, "--as", "failed", "--evidence", "e"}
+	forget := []string{"--address", admin, "forget", done}
+
+	for _, args := range [][]string{resolve, forget} {
+		caddyCommand(t, nil, args...).want(t, exitError, "Confirm with --yes", "nothing was done")
+		for _, typed := range []string{"", "\n", "no\n", "y\n", "YES\n"} {
+			atTerminal(t, typed, args...).want(t, exitError, "Type yes to go on:", "not confirmed; nothing was done")
+		}
+	}
+	if j := ask(t, admin, "GET", "jobs/"+id, "").job(t); j.State != "unknown" {
+		t.Errorf("the job is %s", j.State)
+	}
+	ask(t, admin, "GET", "jobs/"+done, "").job(t)
+
+	atTerminal(t, "yes\n", resolve...).want(t, 0, "the whole request was sent", "If the attempt was executed after all, that makes two.", "Resolved as failed by ")
+	atTerminal(t, "yes\n", forget...).want(t, 0, "a request with its key is executed", "Its key is new.")
+	atTerminal(t, "yes\n", forget...).want(t, exitError, "no such job")
+}
+
+func TestCLIJSON(t *testing.T) {
+	u := newUpstream(t)
+	config, admin := adminSite(t, "", protect(u, "owner shared"))
+	load(t, config)
+	ids := []string{makeUnknown(t, "k1"), makeUnknown(t, "k2"), makeUnknown(t, "k3")}
+	run := func(code int, into any, args ...string) {
+		t.Helper()
+		r := caddyCommand(t, nil, append([]string{"--address", admin, "--json"}, args...)...)
+		r.want(t, code)
+		if err := json.Unmarshal([]byte(r.out), into); err != nil {
+			t.Errorf("%v: %v: %s", args, err, r.out)
+		}
+	}
+	var page jobsPage
+	if run(0, &page, "list"); len(page.Jobs) != 3 || page.Next != "" || page.Jobs[0].Attempts[0].Evidence.Sent != 1 {
+		t.Errorf("list %+v", page)
+	}
+	var part, rest jobsPage
+	run(0, &part, "list", "--limit", "2")
+	run(0, &rest, "list", "--cursor", part.Next)
+	if len(part.Jobs) != 2 || len(rest.Jobs) != 1 || part.Jobs[0].ID == rest.Jobs[0].ID || part.Jobs[1].ID == rest.Jobs[0].ID {
+		t.Errorf("pages %+v, %+v", part, rest)
+	}
+	var none struct{ Jobs []any }
+	if run(0, &none, "list", "--space", "nosuch"); none.Jobs == nil || len(none.Jobs) != 0 {
+		t.Errorf("none %+v", none)
+	}
+	var j jobView
+	if run(0, &j, "show", ids[0]); j.ID != ids[0] {
+		t.Errorf("show %+v", j)
+	}
+	if run(0, &j, "resolve", ids[0], "--as", "cancelled", "--evidence", "e", "--yes"); j.State != "open" {
+		t.Errorf("resolve %+v", j)
+	}
+	var stats statsAnswer
+	if run(0, &stats, "stats"); len(stats.Stores) != 1 || stats.Stores[0].Unknown != 2 {
+		t.Errorf("stats %+v", stats)
+	}
+	var p adminError
+	if run(exitConflict, &p, "resolve", ids[0], "--as", "failed", "--evidence", "e", "--yes"); p.Code != codeNotResolvable || p.Job == nil {
+		t.Errorf("refused with %+v", p)
+	}
+}
+
+func TestCLIExitCodes(t *testing.T) {
+	u := newUpstream(t)
+	t.Setenv("TEST_ADMIN_TOKEN", "t0ken")
+	config, admin := adminSite(t, "idempotency {\nadmin_token {env.TEST_ADMIN_TOKEN}\n}", protect(u, "owner shared"))
+	load(t, config)
+	id := makeUnknown(t, "k")
+	file := filepath.Join(t.TempDir(), "Caddyfile")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close() // nobody listens there
+	right := []string{envToken + "=t0ken"}
+	resolve := []string{"--address", admin, "resolve", id}
+	for name, c := range map[string]struct {
+		env  []string
+		args []string
+		code int
+		says string
+	}{
+		"token in the environment":     {right, []string{"--address", admin, "list"}, 0, id},
+		"token on the command line":    {nil, []string{"--address", admin, "--token", "t0ken", "list"}, 0, id},
+		"address in the configuration": {right, []string{"list", "--config", file, "--adapter", "caddyfile"}, 0, id},
+		"nobody there":                 {right, []string{"--address", l.Addr().String(), "list"}, exitUnreachable, "is it running there?"},
+		"no token":                     {nil, []string{"--address", admin, "list"}, exitUnreachable, envToken},
+		"wrong token":                  {[]string{envToken + "=x"}, []string{"--address", admin, "show", id}, exitUnreachable, envToken},
+		"something else there":         {right, []string{"--address", u.Listener.Addr().String(), "list", "--state", "any"}, exitError, "understand"},
+		"no such job":                  {right, []string{"--address", admin, "show", id[:64] + ".00000000"}, exitNoJob, "no such job"},
+		"no such key":                  {right, []string{"--address", admin, "show", "--shared", "--key", "other"}, exitNoJob, "no such job"},
+		"no such command":              {right, []string{"--address", admin, "lists"}, exitError, "lists"},
+		"no such flag":                 {right, []string{"--address", admin, "list", "--old"}, exitError, "--old"},
+		"no such state":                {right, []string{"--address", admin, "list", "--state", "lost"}, exitError, "open, running, unknown or completed"},
+		"no such address":              {right, []string{"--address", "a:1-5", "list"}, exitError, "--address host:port"},
+		"which job":                    {right, []string{"--address", admin, "show"}, exitError, "name a job"},
+		"as what":                      {right, append(resolve, "--evidence", "e"), exitError, "--as succeeded"},
+		"on what evidence":             {right, append(resolve, "--as", "failed", "--yes"), exitError, "--evidence"},
+		"with what response":           {right, append(resolve, "--as", "succeeded", "--evidence", "e"), exitError, "--response"},
+		"with a response, but failed":  {right, append(resolve, "--as", "failed", "--evidence", "e", "--response", file), exitError, "--response"},
+		"with no response at all":      {right, append(resolve, "--as", "succeeded", "--evidence", "e", "--response", file), exitError, "status line"},
+		"of no attempt":                {right, append(resolve, "--as", "failed", "--evidence", "e", "--yes", "--attempt", "7"), exitError, "no attempt 7"},
+		"not completed":                {right, []string{"--address", admin, "forget", id, "--yes"}, exitConflict, "can't be forgotten"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := caddyCommand(t, c.env, c.args...)
+			r.want(t, c.code, c.says)
+			if c.code != 0 && (r.out != "" || strings.Count(r.err, "Error:") != 1) {
+				t.Errorf("stdout %q, stderr %q", r.out, r.err)
+			}
+		})
+	}
+	if j := ask(t, admin, "GET", "jobs/"+id, "", "Authorization", "Bearer t0ken").job(t); j.State != "unknown" {
+		t.Errorf("the job is %s", j.State)
+	}
+}
+
+func TestCLIOverAUnixSocket(t *testing.T) {
+	u := newUpstream(t)
+	dir, err := os.MkdirTemp("", "admin") // a path that is short enough
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	socket := "unix/" + filepath.Join(dir, "s") + "|0600"
+	load(t, strings.Replace(site(t, protect(u, "owner shared")), "admin off", "admin "+socket, 1))
+	id := makeUnknown(t, "k")
+	caddyCommand(t, nil, "--address", socket, "list").want(t, 0, id)
+}
+
+func TestCLIHelp(t *testing.T) {
+	caddyCommand(t, nil).want(t, 0, "Exit codes:", "list", "show", "resolve", "forget", "stats")
+	for _, command := range []string{"list", "show", "resolve", "forget", "stats"} {
+		caddyCommand(t, nil, command, "--help").want(t, 0, "Examples:\n  $ ", "caddy idempotency "+command, "Exit codes:", "--json", "--address")
+	}
+}
+
+func TestReadResponse(t *testing.T) {
+	for _, text := range []string{
+		"HTTP/1.1 201 Created\r\nContent-Length: 5\r\nA: 1\r\nA: 2\r\n\r\nhello",
+		"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 Created\r\nA: 1\r\nA: 2\r\n\r\nhello",
+		"HTTP/2 201\nA: 1\nA: 2\n\nhello",
+		"HTTP/3 201 \r\nTransfer-Encoding: chunked\r\na: 1\r\na: 2\r\n\r\nhello",
+	} {
+		r, err := readResponse(strings.NewReader(text))
+		if err != nil || r.Status != 201 || string(r.BodyBase64) != "hello" || len(r.Header["A"]) != 2 {
+			t.Errorf("%q: %+v, %v", text, r, err)
+		}
+	}
+	for _, text := range []string{
+		"", "hello", `{"status":200}`, "HTTP/1.1 x Created\r\n\r\n", "HTTP/1.1 201 Created", "HTTP/1.1 201 Created\r\nA: 1\r\n", "HTTP/1.1 201 Created\r\nA\r\n\r\n",
+		"HTTP/1.1 201 Created\r\nContent-Length: 5\r\n\r\nhello\n", "HTTP/1.1 100 Continue\r\n\r\n",
+	} {
+		if r, err := readResponse(strings.NewReader(text)); err == nil {
+			t.Errorf("%q: taken as %+v", text, r)
+		}
+	}
+}
+
+// What clients have sent does nothing to a terminal.
+func TestTablesAreHarmless(t *testing.T) {
+	var out bytes.Buffer
+	j := &jobView{
+		State: "unknown", Request: requestView{Method: "POST", Path: "/\x1b]0;title\x07\n\u009b2J" + strings.Repeat("x", 100), Label: "\x1b[31m"},
+		Attempts: []attemptView{{State: "unknown", Reason: "a\r\nb"}},
+	}
+	if err := printJobs(&out, []*jobView{j}); err != nil {
+		t.Fatal(err)
+	}
+	if err := printJob(&out, j); err != nil {
+		t.Fatal(err)
+	}
+	if strings.ContainsAny(out.String(), "\x1b\x07\r\u009b") {
+		t.Errorf("printed %q", out.String())
+	}
+}
+
+func TestTransportInWords(t *testing.T) {
+	for want, e := range map[string]evidenceView{
+		"nothing was seen of it; not every transport tells":                                                           {Connected: 1},
+		"no connection (asked for one once): nothing was sent":                                                        {Observed: true, Asked: 1},
+		"no connection (asked for one 3 times): nothing was sent":                                                     {Observed: true, Asked: 3},
+		"connected, the request was not sent to its end":                                                              {Observed: true, Asked: 1, Connected: 1},
+		"connected, the whole request was sent, no answer began":                                                      {Observed: true, Connected: 1, Sent: 1},
+		"connected, the whole request was sent, an answer began":                                                      {Observed: true, Connected: 1, Sent: 1, FirstByte: 1},
+		"connected, the whole request was sent, no answer began; it was sent again below the gateway (2 connections)": {Observed: true, Connected: 2, Sent: 2, Resent: true},
+	} {
+		if got := e.words(); got != want {
+			t.Errorf("%+v: %s", e, got)
+		}
+	}
+}

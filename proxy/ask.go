@@ -1,0 +1,66 @@
+package proxy
+
+import (
+	"context"
+	"io"
+	"net/http"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+// LookupError is an error of a lookup that says, in words that may be kept with
+// the attempt, why no answer came. It names no key, owner or secret.
+type LookupError string
+
+// Error implements error.
+func (n LookupError) Error() string { return string(n) }
+
+// ErrNotAskable says that the upstream could not be asked yet. It counts neither
+// as a lookup nor for the time for which a gateway goes on asking.
+const ErrNotAskable = LookupError("no request of the route has come by since the start, so that it is not known how to reach its upstream")
+
+// Notes of lookups that had no whole answer.
+const (
+	ErrLookupSilent = LookupError("nobody answered the lookup")
+	ErrLookupCut    = LookupError("the answer to the lookup broke off")
+	ErrLookupLarge  = LookupError("the answer to the lookup is larger than an answer may be to be kept")
+)
+
+// Ask runs a handler with a request of the gateway's own and returns its answer,
+// which is whole and has at most limit bytes; otherwise there is an error. A
+// handler that returns without having written anything has not answered: nothing
+// may be concluded from a chain in which nobody felt responsible.
+func Ask(handle func(http.ResponseWriter, *http.Request) error, r *http.Request, limit int64) (answer *keystore.Response, err error) {
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	c := newCapture(r.Method, limit)
+	c.overflow = func(*keystore.Response) *io.PipeWriter {
+		cancel(ErrLookupLarge)
+		return nil
+	}
+	c.pass = func(*io.PipeWriter, []byte) error { return nil } // nobody takes the rest
+	defer func() {
+		p := recover()
+		c.finish(false) // whatever goes on in there, it writes nothing any more
+		switch cause := context.Cause(ctx); {
+		case cause != nil: // many a handler takes the end of its context for that of the answer
+			answer, err = nil, cause
+		case p != nil:
+			answer, err = nil, ErrLookupCut
+		}
+	}()
+	if err := handle(c, r.WithContext(ctx)); err != nil {
+		return nil, err
+	}
+	if !c.begun() {
+		return nil, ErrLookupSilent
+	}
+	answer, whole := c.finish(true)
+	switch {
+	case answer.NotKept:
+		return nil, ErrLookupLarge
+	case !whole:
+		return nil, ErrLookupCut
+	}
+	return answer, nil
+}
