@@ -23,7 +23,7 @@ const storesNamespace = "http.handlers.idempotency.stores"
 type redisLog struct{}
 
 func (redisLog) Printf(ctx context.Context, format string, v ...any) {
-	slog.New(currentLog{}).DebugContext(ctx, "redis client: "+fmt.Sprintf(format, v...))
+	slog.New(currentLog{}).DebugContext(ctx, "redis client", slog.String("message", fmt.Sprintf(format, v...)))
 }
 
 func init() { redis.SetLogger(redisLog{}) }

@@ -26,6 +26,15 @@ func (u unopened) Swap(context.Context, keystore.WriteID, *keystore.Job) (*keyst
 	return nil, false, u.err()
 }
 
+// SwapMany implements keystore.Store.
+func (u unopened) SwapMany(_ context.Context, swaps []keystore.Swap) []keystore.SwapResult {
+	results := make([]keystore.SwapResult, len(swaps))
+	for i := range results {
+		results[i].Err = u.err()
+	}
+	return results
+}
+
 // Get implements keystore.Store.
 func (u unopened) Get(context.Context, keystore.Name) (*keystore.Job, error) { return nil, u.err() }
 
@@ -34,6 +43,11 @@ func (u unopened) Index(context.Context, ...keystore.IndexEntry) error { return 
 
 // List implements keystore.Store.
 func (u unopened) List(context.Context, string, int) ([]*keystore.Job, string, error) {
+	return nil, "", u.err()
+}
+
+// Scan implements keystore.Store.
+func (u unopened) Scan(context.Context, string, int) ([]*keystore.Job, string, error) {
 	return nil, "", u.err()
 }
 

@@ -35,18 +35,26 @@ type Store interface {
 	// Create puts the job's record into the store if there is none under its
 	// name. Otherwise, in the same step, it returns the record that is there.
 	// The record that this write, or an earlier send of it, has put there is
-	// returned as created, with a nil job.
+	// returned as created, with a nil job. A job whose Expires is not in the
+	// future creates nothing, and is returned as created if nothing was there.
 	Create(ctx context.Context, job *Job) (present *Job, created bool, err error)
 
 	// Swap replaces the record under the job's name if its write id is the
 	// expected one. Otherwise it returns the record that is there, nil for none.
 	// That the stored write id is the job's own means that it was already done.
-	// A job whose Expires is not in the future is dropped instead of stored.
+	// A job whose Expires is not in the future is dropped instead of stored. Sent
+	// again, such a write finds nothing: it answers nil, and either bool.
 	//
 	// If an earlier send of this write was applied and somebody wrote after it,
 	// the answer is their record: whether this write had taken effect stands in
 	// that record, not in the answer.
 	Swap(ctx context.Context, expected WriteID, job *Job) (present *Job, swapped bool, err error)
+
+	// SwapMany does each of these swaps as Swap would, and returns what that would
+	// have returned, in their order. They have nothing to do with each other: one
+	// that fails, or is refused, leaves the others alone, and of two under the same
+	// name either can come first. What they save is round trips and commits.
+	SwapMany(ctx context.Context, swaps []Swap) []SwapResult
 
 	// Get returns the record under this name, nil for none.
 	Get(ctx context.Context, name Name) (*Job, error)
@@ -61,6 +69,19 @@ type Store interface {
 	// unresolved are dropped from the index on the way.
 	List(ctx context.Context, cursor string, limit int) (page []*Job, next string, err error)
 
+	// Scan returns a page of all the jobs in the store, in no particular order, and
+	// the cursor of the next page: empty at the end. The first page has the cursor
+	// "". A page can hold more or less than the limit, and even nothing where it is
+	// not the last. A job that is there from the first page to the last is returned
+	// at least once, but can be returned again; one that comes or goes meanwhile is
+	// returned or not. Records that can't be read are left out.
+	//
+	// The jobs are the records as they stand, but bodies kept apart are not
+	// fetched: where Result.Apart is set, Result.Body is nil, and nobody has looked
+	// whether that body is still there. All else is as in Get. A swap that writes
+	// such a job back leaves its body where it is.
+	Scan(ctx context.Context, cursor string, limit int) (page []*Job, next string, err error)
+
 	// Watch returns a channel that gets a hint when the record under this name
 	// may no longer be the one with the write id seen, written by whatever
 	// gateway. A hint can be lost, so that the caller looks again by itself from
@@ -72,6 +93,19 @@ type Store interface {
 
 	// Close releases what the store holds. Calls after it fail with ErrClosed.
 	Close() error
+}
+
+// Swap is one of the swaps that [Store.SwapMany] is asked for.
+type Swap struct {
+	Expected WriteID
+	Job      *Job
+}
+
+// SwapResult is what [Store.Swap] would have returned for one of them.
+type SwapResult struct {
+	Present *Job
+	Swapped bool
+	Err     error
 }
 
 // IndexEntry names an unresolved job and when its lease ends.
