@@ -42,6 +42,8 @@ type Fault struct {
 	Command string
 	// Do is what happens to them.
 	Do Action
+	// Skip is how many of them pass before.
+	Skip int
 	// Times is to how many of them. Zero: all that match as long as the fault is
 	// in force.
 	Times int
@@ -70,6 +72,8 @@ type Proxy struct {
 	closed   bool
 	faults   []*fault
 	counts   map[string]int
+	flights  map[string]int
+	gathers  map[string]int // see Gather
 	accepted int
 	links    map[*link]struct{}
 	parked   []*Parked
@@ -85,7 +89,8 @@ func New(t testing.TB, target string) *Proxy {
 	}
 	p := &Proxy{
 		listener: listener, target: target,
-		counts: make(map[string]int), links: make(map[*link]struct{}),
+		counts: make(map[string]int), flights: make(map[string]int), gathers: make(map[string]int),
+		links: make(map[*link]struct{}),
 	}
 	p.wg.Go(p.accept)
 	t.Cleanup(p.close)
@@ -204,6 +209,10 @@ func (p *Proxy) meet(command string) *fault {
 			continue
 		}
 		if f.rnd != nil && f.rnd.Float64() >= f.Chance {
+			continue
+		}
+		if f.Skip > 0 {
+			f.Skip--
 			continue
 		}
 		if f.Times > 0 {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,6 +20,9 @@ type link struct {
 	// pending holds what is to become of the replies to come, in the order of
 	// their commands.
 	pending chan reply
+
+	unanswered atomic.Int64 // commands that the client has sent and waits for
+	group      *group       // that is being gathered; forward's own
 }
 
 // reply is what becomes of the server's next reply.
@@ -27,6 +31,7 @@ type reply struct {
 	answer string        // given instead of one from the server
 	came   chan struct{} // closed when it has come; may be nil
 	stream bool          // from here on the server speaks unasked
+	group  *group        // to wait for before it is given; may be nil
 }
 
 func newLink(p *Proxy, client, server net.Conn) *link {
@@ -70,7 +75,10 @@ func (l *link) forward() {
 		if err != nil {
 			return
 		}
-		var r reply
+		if l.unanswered.Add(1) == 1 {
+			l.proxy.takeOff(name)
+		}
+		r := reply{group: l.gather(name)}
 		if f := l.proxy.meet(name); f != nil {
 			switch f.Do {
 			case LoseReplyAndCut, LoseReplyAndHang:
@@ -85,7 +93,8 @@ func (l *link) forward() {
 					return
 				}
 			case Answer:
-				l.pending <- reply{answer: f.Reply}
+				r.answer = f.Reply
+				l.pending <- r
 				continue
 			case park:
 				close(f.parked.arrived)
@@ -106,7 +115,7 @@ func (l *link) backward() {
 	in := bufio.NewReader(l.server)
 	for r := range l.pending {
 		if r.answer != "" {
-			_, _ = io.WriteString(l.client, r.answer)
+			l.give([]byte(r.answer), r.group)
 			continue
 		}
 		if r.stream {
@@ -133,6 +142,6 @@ func (l *link) backward() {
 			}
 			return
 		}
-		_, _ = l.client.Write(raw) // a client that has gone is noticed by forward
+		l.give(raw, r.group)
 	}
 }

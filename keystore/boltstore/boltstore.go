@@ -162,15 +162,20 @@ func (s *Store) put(ctx context.Context, what string, job *keystore.Job,
 		present, done, err = apply(b, v)
 		return err
 	}})
+	return s.tell(what, job.Name, present, done, err)
+}
+
+// tell returns what a write has to say, once it is no longer in the writer's hands.
+func (s *Store) tell(what string, name keystore.Name, present value, done bool, err error) (*keystore.Job, bool, error) {
 	if err != nil {
 		return nil, false, fmt.Errorf("%s in %s: %w", what, s.path, err)
 	}
 	if done || present == nil {
 		return nil, done, nil
 	}
-	found, err := keystore.DecodeRecord(job.Name, present.record())
+	found, err := keystore.DecodeRecord(name, present.record())
 	if err != nil {
-		return nil, false, fmt.Errorf("%s in %s: %w: record %s: %w", what, s.path, keystore.ErrNotApplied, job.Name, err)
+		return nil, false, fmt.Errorf("%s in %s: %w: record %s: %w", what, s.path, keystore.ErrNotApplied, name, err)
 	}
 	return found, false, nil
 }

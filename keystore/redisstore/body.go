@@ -53,7 +53,15 @@ func (s *Store) setApart(ctx context.Context, job *keystore.Job, b bodies) (*key
 	}
 	record, result := *job, *job.Result
 	record.Result = &result
-	if len(result.Body) <= maxInline {
+	switch {
+	case len(result.Body) == 0 && result.Apart != nil:
+		// A page of Scan shows a job so. Its body is where it was; only a new
+		// record can't count on that.
+		if b == bodyAnew {
+			result.Apart, result.NotKept = nil, true
+		}
+		return &record, nil
+	case len(result.Body) <= maxInline:
 		result.Apart = nil
 		return &record, nil
 	}

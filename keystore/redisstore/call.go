@@ -24,11 +24,14 @@ const (
 
 // call sends one command, or one script, and sends it again where no definite
 // answer comes.
-//
-// It runs apart from the caller's context, whose end only ends the waiting: a
-// command that is cut short costs its connection, and many short patiences
-// would make the client do little else than connect.
 func call[T any](ctx context.Context, s *Store, what string, e effect, send func(context.Context) (T, error)) (T, error) {
+	return apart(ctx, s, what, func() (T, error) { return try(ctx, s, what, e, send) })
+}
+
+// apart runs f apart from the caller's context, whose end only ends the waiting:
+// a command that is cut short costs its connection, and many short patiences
+// would make the client do little else than connect.
+func apart[T any](ctx context.Context, s *Store, what string, f func() (T, error)) (T, error) {
 	var none T
 	if err := s.enter(); err != nil {
 		return none, fmt.Errorf("%s: %w", what, err)
@@ -39,7 +42,7 @@ func call[T any](ctx context.Context, s *Store, what string, e effect, send func
 	}
 	if ctx.Done() == nil {
 		defer s.calls.Done()
-		return try(ctx, s, what, e, send)
+		return f()
 	}
 	type result struct {
 		value T
@@ -48,7 +51,7 @@ func call[T any](ctx context.Context, s *Store, what string, e effect, send func
 	done := make(chan result, 1)
 	go func() {
 		defer s.calls.Done()
-		value, err := try(ctx, s, what, e, send)
+		value, err := f()
 		done <- result{value, err}
 	}()
 	select {
@@ -84,16 +87,21 @@ func try[T any](ctx context.Context, s *Store, what string, e effect, send func(
 		if f.again && e != hints && tries <= s.resends && s.pause(ctx, tries) {
 			continue
 		}
-		switch {
-		case f.corrupt:
-			return none, fmt.Errorf("%s: %w: %s", what, keystore.ErrCorrupt, f.text)
-		case s.closing():
-			return none, fmt.Errorf("%s: %w: %w", what, keystore.ErrClosed, keystore.ErrUnavailable)
-		case e == writes && unsent:
-			return none, fmt.Errorf("%s: %w, %w: %s", what, keystore.ErrUnavailable, keystore.ErrNotApplied, f.text)
-		}
-		return none, fmt.Errorf("%s: %w: %s", what, keystore.ErrUnavailable, f.text)
+		return none, s.giveUp(what, f, e == writes && unsent)
 	}
+}
+
+// giveUp returns the error of a command that has met this fate in its last try.
+func (s *Store) giveUp(what string, f fate, notApplied bool) error {
+	switch {
+	case f.corrupt:
+		return fmt.Errorf("%s: %w: %s", what, keystore.ErrCorrupt, f.text)
+	case s.closing():
+		return fmt.Errorf("%s: %w: %w", what, keystore.ErrClosed, keystore.ErrUnavailable)
+	case notApplied:
+		return fmt.Errorf("%s: %w, %w: %s", what, keystore.ErrUnavailable, keystore.ErrNotApplied, f.text)
+	}
+	return fmt.Errorf("%s: %w: %s", what, keystore.ErrUnavailable, f.text)
 }
 
 // maxRetired bounds how many retired connections one call may come across.

@@ -26,8 +26,10 @@ import (
 // marks and removals are made only on the exact score that was read.
 
 const (
-	// indexBatch is how many entries are read, verified or written at once.
+	// indexBatch is how many entries are read or verified at once, and enterBatch
+	// how many are written.
 	indexBatch = 200
+	enterBatch = 500
 	// marks is how many different marks there are. The fraction of a score has
 	// ten bits to spare.
 	marks = 1 << 10
@@ -41,7 +43,7 @@ func (s *Store) indexKey() string { return s.prefix + "unresolved" }
 // Index implements [keystore.Store].
 func (s *Store) Index(ctx context.Context, entries ...keystore.IndexEntry) error {
 	for len(entries) > 0 {
-		n := min(len(entries), indexBatch)
+		n := min(len(entries), enterBatch)
 		members := make([]redis.Z, n)
 		for i, e := range entries[:n] {
 			members[i] = redis.Z{Score: float64(e.LeaseEnd), Member: e.Name.String()}
@@ -150,42 +152,21 @@ func minScore(e entry) string {
 // verify reads the records of entries: jobs are those that are unresolved,
 // stale the entries whose job is not.
 func (s *Store) verify(ctx context.Context, what string, entries []entry) (jobs []*keystore.Job, stale []entry, err error) {
-	type found struct {
-		record []byte
-		err    error
+	keys := make([]string, len(entries))
+	for i, e := range entries {
+		keys[i] = s.prefix + "j:" + e.member
 	}
-	records, err := call(ctx, s, what, reads, func(ctx context.Context) ([]found, error) {
-		pipe := s.client.Pipeline()
-		cmds := make([]*redis.StringCmd, len(entries))
-		for i, e := range entries {
-			cmds[i] = pipe.Get(ctx, s.prefix+"j:"+e.member)
-		}
-		if _, err := pipe.Exec(ctx); err != nil && !errors.As(err, new(redis.Error)) {
-			return nil, err
-		}
-		records := make([]found, len(entries))
-		for i, cmd := range cmds {
-			record, err := bytesOf(cmd)
-			if err != nil && !fateOf(err).corrupt {
-				return nil, err
-			}
-			records[i] = found{record, err}
-		}
-		return records, nil
-	})
+	records, err := s.getMany(ctx, what, keys)
 	if err != nil {
 		return nil, nil, err
 	}
 	for i, r := range records {
 		name, err := nameOf(entries[i].member)
-		if err != nil || (r.record == nil && r.err == nil) {
+		if err != nil || r.missing() {
 			stale = append(stale, entries[i])
 			continue
 		}
-		if r.err != nil {
-			continue
-		}
-		job, err := keystore.DecodeRecord(name, r.record)
+		job, err := r.decode(name)
 		switch {
 		case err != nil:
 		case job.Unresolved():

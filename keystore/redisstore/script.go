@@ -25,7 +25,7 @@ var (
 
 // run runs a script by its digest, and by its source where the server does not
 // know that: it forgets scripts when it restarts and when a replica takes over.
-// Never in a pipeline, where there is no second chance.
+// Never in a pipeline, where there is no second chance: see [Store.sendSwaps].
 //
 // The reply is nil for none.
 func (s *Store) run(ctx context.Context, script *redis.Script, key string, args ...any) (any, error) {

@@ -206,6 +206,21 @@ type swapped struct {
 	found []byte
 }
 
+// swappedBy reads the script's reply to a swap, nil for none; resent says that
+// it is not the first send that is answered.
+func swappedBy(reply any, drops, resent bool) (swapped, error) {
+	switch reply {
+	case nil:
+		// Gone. For a write that deletes, after a send without an answer, that is
+		// what it wanted.
+		return swapped{done: drops && resent}, nil
+	case int64(1):
+		return swapped{done: true}, nil
+	}
+	found, err := recordOf(reply)
+	return swapped{found: found}, err
+}
+
 // Swap implements [keystore.Store].
 func (s *Store) Swap(ctx context.Context, expected keystore.WriteID, job *keystore.Job) (present *keystore.Job, done bool, err error) {
 	const what = "swap job"
@@ -223,29 +238,27 @@ func (s *Store) Swap(ctx context.Context, expected keystore.WriteID, job *keysto
 	reply, err := call(ctx, s, what, writes, func(ctx context.Context) (swapped, error) {
 		tries++
 		reply, err := s.run(ctx, swapScript, key, head, record, ttl, s.channel(), job.Name.String())
-		switch {
-		case err != nil:
+		if err != nil {
 			return swapped{}, err
-		case reply == nil:
-			// Gone. For a write that deletes, after a send without an answer, that
-			// is what it wanted.
-			return swapped{done: ttl < 0 && tries > 1}, nil
-		case reply == int64(1):
-			return swapped{done: true}, nil
 		}
-		found, err := recordOf(reply)
-		return swapped{found: found}, err
+		return swappedBy(reply, ttl < 0, tries > 1)
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, false, err
+	}
+	return s.tell(ctx, what, job.Name, reply)
+}
+
+// tell returns what a swap has to say, and wakes those who wait here.
+func (s *Store) tell(ctx context.Context, what string, name keystore.Name, reply swapped) (present *keystore.Job, done bool, err error) {
+	switch {
 	case reply.done:
-		s.watchers.wake(job.Name)
+		s.watchers.wake(name)
 		return nil, true, nil
 	case reply.found == nil:
 		return nil, false, nil
 	}
-	present, err = s.decode(ctx, what, job.Name, reply.found)
+	present, err = s.decode(ctx, what, name, reply.found)
 	return present, false, err
 }
 

@@ -20,13 +20,6 @@ type testCase struct {
 	run  func(t *testing.T, b Backend)
 }
 
-func slicesConcat(all ...[]testCase) (cases []testCase) {
-	for _, some := range all {
-		cases = append(cases, some...)
-	}
-	return cases
-}
-
 func contextOf(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)

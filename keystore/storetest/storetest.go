@@ -14,6 +14,7 @@
 package storetest
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -42,7 +43,8 @@ type Backend struct {
 // each of its subtests, which run in parallel.
 func Run(t *testing.T, newBackend func(t testing.TB) Backend) {
 	t.Helper()
-	for _, c := range slicesConcat(createTests, swapTests, expiryTests, corruptTests, indexTests, watchTests, lifeTests, bodyTests, raceTests) {
+	for _, c := range slices.Concat(createTests, swapTests, manyTests, expiryTests, corruptTests, indexTests, scanTests,
+		watchTests, lifeTests, bodyTests, raceTests, throughMany(swapTests, expiryTests, corruptTests, bodyTests, raceTests)) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			c.run(t, newBackend(t))

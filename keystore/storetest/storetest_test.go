@@ -3,6 +3,7 @@ package storetest
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -115,6 +116,15 @@ func (g *gateway) Swap(ctx context.Context, expected keystore.WriteID, j *keysto
 	return nil, err == nil, err
 }
 
+func (g *gateway) SwapMany(ctx context.Context, swaps []keystore.Swap) []keystore.SwapResult {
+	results := make([]keystore.SwapResult, len(swaps))
+	for i, swap := range swaps {
+		r := &results[i]
+		r.Present, r.Swapped, r.Err = g.Swap(ctx, swap.Expected, swap.Job)
+	}
+	return results
+}
+
 func (g *gateway) Get(ctx context.Context, name keystore.Name) (*keystore.Job, error) {
 	defer g.mu.Unlock()
 	if err := g.enter(ctx); err != nil {
@@ -158,6 +168,27 @@ func (g *gateway) List(ctx context.Context, cursor string, limit int) (page []*k
 			page = append(page, j)
 			next = key(name)
 		}
+	}
+	return page, "", nil
+}
+
+func (g *gateway) Scan(ctx context.Context, cursor string, limit int) (page []*keystore.Job, next string, err error) {
+	defer g.mu.Unlock()
+	if err := g.enter(ctx); err != nil {
+		return nil, "", err
+	}
+	names := slices.SortedFunc(maps.Keys(g.records), func(a, b keystore.Name) int { return cmp.Compare(a.String(), b.String()) })
+	for _, name := range names {
+		if name.String() <= cursor {
+			continue
+		}
+		if len(page) == limit {
+			return page, next, nil
+		}
+		if j, err := g.read(name); err == nil && j != nil {
+			page = append(page, j)
+		}
+		next = name.String()
 	}
 	return page, "", nil
 }

@@ -170,11 +170,17 @@ var lifeTests = []testCase{
 		mustFailWith(t, "create", err, keystore.ErrClosed)
 		_, _, err = s.Swap(ctx, j.WriteID, unknown(s, j))
 		mustFailWith(t, "swap", err, keystore.ErrClosed)
+		next := keystore.Swap{Expected: j.WriteID, Job: unknown(s, j)}
+		for _, r := range swapMany(ctx, t, s, next, next) {
+			mustFailWith(t, "swap many", r.Err, keystore.ErrClosed)
+		}
 		_, err = s.Get(ctx, j.Name)
 		mustFailWith(t, "get", err, keystore.ErrClosed)
 		mustFailWith(t, "index", s.Index(ctx, keystore.IndexEntryOf(j)), keystore.ErrClosed)
 		_, _, err = s.List(ctx, "", 10)
 		mustFailWith(t, "list", err, keystore.ErrClosed)
+		_, _, err = s.Scan(ctx, "", 10)
+		mustFailWith(t, "scan", err, keystore.ErrClosed)
 		hint, stop = s.Watch(ctx, j.Name, j.WriteID)
 		defer stop()
 		mustHint(t, hint)
@@ -194,6 +200,15 @@ var lifeTests = []testCase{
 		}
 		if _, err := s.Get(ctx, j.Name); err == nil {
 			t.Error("get: want an error")
+		}
+		if _, _, err := s.Scan(ctx, "", 10); err == nil {
+			t.Error("scan: want an error")
+		}
+		next := keystore.Swap{Expected: j.WriteID, Job: unknown(s, j)}
+		for _, r := range swapMany(ctx, t, s, next, next) {
+			if r.Err == nil || r.Swapped || r.Present != nil {
+				t.Errorf("swap many: got %+v, want an error each", r)
+			}
 		}
 		mustCreate(t, s, j) // whether the first has landed or not
 		mustBe(t, s, j)
