@@ -100,6 +100,7 @@ func TestManyGivesUp(t *testing.T) {
 	}})
 	swaps := manyJobs(t, s, maxBatch+10, 10)
 	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	hold <- cancel
 	for i, r := range s.SwapMany(ctx, swaps) {
 		switch {
@@ -110,6 +111,7 @@ func TestManyGivesUp(t *testing.T) {
 		}
 	}
 	close(proceed)
+	mustCreate(t, s, claimed("next", s.Now())) // comes after it
 	for i, swap := range swaps {
 		if got, err := s.Get(t.Context(), swap.Job.Name); err != nil || (got.WriteID == swap.Job.WriteID) != (i < maxBatch) {
 			t.Fatalf("swap %d: got %v, %v", i, got, err)
