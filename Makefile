@@ -32,7 +32,7 @@ test: redis-server ## run all tests, with the race detector where there is a C c
 		export CGO_ENABLED=0; race=; \
 		echo "make: there is no C compiler: the tests run without the race detector" >&2; \
 	fi; \
-	set -x; go vet ./... && go test $$race ./...
+	set -x; go vet ./... && go test $$race -timeout 30m ./...
 
 # Installed without being started: the tests run servers of their own.
 redis-server:

@@ -61,7 +61,7 @@ func subscribing(config, subscriber string) string {
 // happens, whichever has brought the gateway.
 func TestEventsGoToTheRunningConfiguration(t *testing.T) {
 	u := newUpstream(t)
-	config := site(t, protect(u, "owner {http.request.header.X-User}\nspace money\nlabel {http.request.header.X-Order}\ntimeout 50ms"))
+	config := site(t, protect(u, "owner {http.request.header.X-User}\nspace money\nlabel {http.request.header.X-Order}\ntimeout 1s"))
 	load(t, subscribing(config, "first"))
 	a := post(t, "/hold", "very-secret", "X-User", "alice", "X-Order", "o-17")
 	if a.status != 504 {

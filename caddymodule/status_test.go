@@ -55,7 +55,7 @@ func stateOf(t *testing.T, path, user string) (s jobStatus) {
 
 func TestStatusTellsOwnersHowTheirJobsStand(t *testing.T) {
 	u := newUpstream(t)
-	load(t, site(t, statusSite(u, "wait 1ms\ntimeout 10s")))
+	load(t, site(t, statusSite(u, "wait 1ms")))
 
 	first := make(chan answer)
 	go func() { first <- post(t, "/hold", "k", "X-User", "alice") }()

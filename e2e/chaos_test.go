@@ -66,9 +66,9 @@ func killing(t *testing.T, g *gateway, keys, deaths int) map[string]answer {
 	return <-done
 }
 
-// wantTold checks that no key was executed twice, that who was told an answer
-// gets the same one again, and that who was told that nobody knows was not told
-// so of a request that never ran again since. It returns how many are unknown.
+// wantTold checks that no key was executed twice, that whoever was told an answer
+// gets the same one again, and that a key of which nobody knows is still blocked,
+// unless its late answer has come. It returns how many keys nobody knew of.
 func wantTold(t *testing.T, up *upstream, c *client, keys int, answers map[string]answer) (unknown int) {
 	t.Helper()
 	for i := range keys {
@@ -87,7 +87,7 @@ func wantTold(t *testing.T, up *upstream, c *client, keys int, answers map[strin
 			continue
 		}
 		unknown++
-		if again.code() != "outcome-unknown" && again.status != http.StatusOK { // a late result may have come
+		if again.code() != "outcome-unknown" && again.status != http.StatusOK {
 			t.Errorf("%s was unknown, and now there is %d %s", key, again.status, again.body)
 		}
 		up.want(key, n)
@@ -145,8 +145,8 @@ func TestFaultyNetworkToTheStoreExecutesOnce(t *testing.T) {
 	const keys = 150
 	up, redis := newUpstream(t), startRedis(t)
 	net := faultnet.New(t, redis.Addr())
-	site := to(up).on(storeAt(net.Addr())).with("lease", "10s").with("wait", "2s")
-	one, two := startGateway(t, site).client(), startGateway(t, site).client()
+	faulty := to(up).on(storeAt(net.Addr())).with("lease", "10s").with("wait", "2s")
+	one, two := startGateway(t, faulty).client(), startGateway(t, faulty).client()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	for _, command := range []string{"SET", "EVALSHA", "GET"} {

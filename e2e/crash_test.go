@@ -74,8 +74,8 @@ func TestCompletedJobSurvivesTheGatewaysDeath(t *testing.T) {
 func TestLeaseIsRenewedWhileTheUpstreamWorks(t *testing.T) {
 	t.Parallel()
 	up, redis := newUpstream(t), startRedis(t)
-	site := to(up).on(redis.store()).with("lease", "2s").with("wait", "100ms")
-	one, two := startGateway(t, site), startGateway(t, site).client()
+	both := to(up).on(redis.store()).with("lease", "2s").with("wait", "100ms")
+	one, two := startGateway(t, both), startGateway(t, both).client()
 	first := one.client().start(post("renewed").tell("Up-Hold", "gate"))
 	up.reached("renewed", 1)
 	store := redis.open()
@@ -95,8 +95,8 @@ func TestLeaseIsRenewedWhileTheUpstreamWorks(t *testing.T) {
 func TestCL05LateFinishOnlySettlesItsOwnAttempt(t *testing.T) {
 	t.Parallel()
 	up, redis := newUpstream(t), startRedis(t)
-	site := to(up).on(redis.store()).with("lease", "1s").with("wait", "100ms")
-	one, two := startGateway(t, site), startGateway(t, site).client()
+	both := to(up).on(redis.store()).with("lease", "1s").with("wait", "100ms")
+	one, two := startGateway(t, both), startGateway(t, both).client()
 	first := one.client().start(post("late").tell("Up-Hold", "gate"))
 	up.reached("late", 1)
 	one.freeze() // nobody renews the lease now
@@ -116,8 +116,7 @@ func TestCL05LateFinishOnlySettlesItsOwnAttempt(t *testing.T) {
 }
 
 // CL-03: a running attempt without the deadline of a lease is not taken for
-// abandoned: the absence of a deadline proves nothing. No gateway writes such a
-// record, so that it counts as one that can't be read, and nothing is dispatched.
+// abandoned: the absence of a deadline proves nothing. It is held.
 func TestCL03MissingLeaseIsNotTakenForAbandoned(t *testing.T) {
 	t.Parallel()
 	up, redis := newUpstream(t), startRedis(t)
@@ -139,6 +138,6 @@ func TestCL03MissingLeaseIsNotTakenForAbandoned(t *testing.T) {
 	}
 	g.restart()
 	eventually(t, "the lease would have ended", func() bool { return store.Now() > end })
-	wantRefusal(t, c.do(post("held")), http.StatusServiceUnavailable, "store-unavailable")
+	wantRefusal(t, c.do(post("held")), http.StatusConflict, "in-flight")
 	up.want("held", 1)
 }

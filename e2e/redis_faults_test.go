@@ -36,6 +36,36 @@ func TestRED02DemotedPrimary(t *testing.T) {
 	up.want("demoted", 1)
 }
 
+// RED-02: the same in the midst of an attempt, with an orderly change of roles:
+// the result is written to the new primary, though the connections on which the
+// job was claimed lead to the old one, which answers as before and takes no
+// writes any more.
+func TestRED02PrimaryChangesDuringAnAttempt(t *testing.T) {
+	t.Parallel()
+	up, old, next := newUpstream(t), startRedis(t), startRedis(t)
+	name := faultnet.New(t, old.Addr())
+	c := startGateway(t, to(up).on(storeAt(name.Addr())).with("wait", "100ms")).client()
+	_, oldPort, _ := strings.Cut(old.Addr(), ":")
+	_, nextPort, _ := strings.Cut(next.Addr(), ":")
+	next.do("REPLICAOF", "127.0.0.1", oldPort)
+	first := c.start(post("moved").tell("Up-Hold", "gate"))
+	up.reached("moved", 1)
+	eventually(t, "the replica knows of the claim", func() bool { return next.exists("moved") })
+	next.do("REPLICAOF", "NO", "ONE")
+	old.do("REPLICAOF", "127.0.0.1", nextPort)
+	name.Redirect(next.Addr())
+	up.release("gate")
+	a := first.answer()
+	if a.status != http.StatusOK || a.code() != "" {
+		t.Fatalf("want the upstream's answer, got %d %s", a.status, a.body)
+	}
+	wantReplay(t, a, untilStatus(t, c, post("moved"), http.StatusOK))
+	if j := getJob(t, next.open(), "moved"); j.CompletedBy.IsZero() {
+		t.Error("the new primary does not know of the result")
+	}
+	up.want("moved", 1)
+}
+
 // RED-03: a server that has forgotten its scripts gets them again, unnoticed.
 func TestRED03ScriptCacheGone(t *testing.T) {
 	t.Parallel()

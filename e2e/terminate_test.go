@@ -105,3 +105,24 @@ func TestTerminationWritesDownWhatItCutsOnBolt(t *testing.T) {
 	wantUnknown(t, c.do(post("cut")))
 	up.want("cut", 1)
 }
+
+// The process ends in time also where the store can't be told of what is cut. The
+// end of the lease says the same then.
+func TestTerminationEndsThoughTheStoreIsDown(t *testing.T) {
+	t.Parallel()
+	up, redis := newUpstream(t), startDurableRedis(t)
+	g := startGatewayWith(t, "grace_period 1s", to(up).on(redis.store()).with("lease", "2s").with("wait", "100ms"))
+	c := g.client()
+	c.start(post("cut").tell("Up-Hold", "gate"))
+	up.reached("cut", 1)
+	redis.Stop()
+	began := time.Now()
+	if err := g.terminate(); err != nil {
+		t.Errorf("the gateway ended with %v", err)
+	}
+	t.Logf("it took %s", time.Since(began).Round(time.Millisecond))
+	redis.Restart()
+	g.restart()
+	wantUnknown(t, untilCode(t, c, post("cut"), "outcome-unknown"))
+	up.want("cut", 1)
+}

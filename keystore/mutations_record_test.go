@@ -21,7 +21,6 @@ var mutationsOfRecords = []mutation{
 	},
 	{"record: half a slot is refused", "record.go", "case j.CompletedBy.IsZero() != (j.Result == nil):", "case false:", "TestImpossibleRecordsAreRefused"},
 	{"record: an expiry that does not fit is refused", "record.go", "case j.Unresolved() != j.Expires.IsZero():", "case false:", "TestImpossibleRecordsAreRefused"},
-	{"record: starting without a lease is refused", "record.go", "if a.State == AttemptStarting && a.Lease.IsZero() {", "if false {", "TestCL03MissingLeaseIsHeld"},
 	{"record: a winner that is not listed is refused", "record.go", "if !completed && !j.CompletedBy.IsZero() {", "if !completed && false {", "TestImpossibleRecordsAreRefused"},
 	{"record: two winners are refused", "record.go", "won != (a.State == AttemptSucceeded) {", "won && a.State != AttemptSucceeded {", "TestImpossibleRecordsAreRefused"},
 	{

@@ -133,9 +133,6 @@ func (j *Job) validate(name Name) error {
 		if a.Token.IsZero() {
 			return fmt.Errorf("attempt %d has no token", a.Number)
 		}
-		if a.State == AttemptStarting && a.Lease.IsZero() {
-			return fmt.Errorf("attempt %d is starting without a lease", a.Number)
-		}
 		if won := a.Token == j.CompletedBy && !j.CompletedBy.IsZero(); won != (a.State == AttemptSucceeded) {
 			return fmt.Errorf("attempt %d is %s, which does not fit the result slot", a.Number, a.State)
 		} else if won {

@@ -216,7 +216,6 @@ func TestImpossibleRecordsAreRefused(t *testing.T) {
 		"an attempt in no state":       func(j *Job) { j.Attempts[0].State = 0 },
 		"an attempt in a future state": func(j *Job) { j.Attempts[0].State = AttemptDiscarded + 1 },
 		"an attempt without a token":   func(j *Job) { j.Attempts[0].Token = Token{} },
-		"starting without a lease":     func(j *Job) { j.Attempts[0].State, j.Attempts[0].Lease = AttemptStarting, 0 },
 		"no retention":                 func(j *Job) { j.Retention = 0 },
 		"a negative retention":         func(j *Job) { j.Retention = -1 },
 		"settled without an expiry":    func(j *Job) { j.Expires = 0 },

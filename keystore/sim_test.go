@@ -287,7 +287,7 @@ func (s *sim) checkNotStuck(key *simKey) {
 		if !a.Unresolved() {
 			continue
 		}
-		if tr := s.truth(a.Token); !tr.silent && !tr.faulted {
+		if tr := s.truth(a.Token); !tr.silent && !tr.faulted && !s.stories[j.ID].lost {
 			s.fail("attempt %s is left %s (%s), although its gateway told all", a.Token, a.State, a.Reason)
 		}
 		next, err := j.Resolve(a.Token, Resolution{State: AttemptFailed, At: s.store.now}, nil)

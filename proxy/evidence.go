@@ -68,19 +68,27 @@ func (t *trace) with(ctx context.Context) context.Context {
 //
 // A context that has ended keeps HTTP/2 from it, which asks once more before it
 // writes. HTTP/1 does not always ask; its connection, which nobody else uses, is
-// closed.
+// closed. HTTP/2 without TLS looks the same from here, so that its connection is
+// closed too, although others may be using it: that nothing is sent matters more
+// than that they would have been answered.
 func (t *trace) refuse(conn net.Conn, cause error) {
 	t.abandon(cause)
-	if s, ok := conn.(interface{ ConnectionState() tls.ConnectionState }); ok {
-		if s.ConnectionState().NegotiatedProtocol != "h2" {
-			conn.Close()
-		}
-	} else if _, ok := conn.(syscall.Conn); ok {
-		conn.Close()
-	} else {
-		return // HTTP/3, of which this is not known
+	s, ok := conn.(interface{ ConnectionState() tls.ConnectionState })
+	if ok && s.ConnectionState().NegotiatedProtocol == "h2" || closeUnused(conn) {
+		t.shut.Add(1)
 	}
-	t.shut.Add(1)
+}
+
+// closeUnused reports whether the connection could be closed. What HTTP/3 gives
+// for one can't, and panics; of that it is not known whether it would be used.
+func closeUnused(conn net.Conn) (closed bool) {
+	defer func() {
+		if recover() != nil {
+			closed = false
+		}
+	}()
+	conn.Close()
+	return true
 }
 
 // sendsAgain reports whether a transport is about to send again, by itself, a

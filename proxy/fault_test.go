@@ -175,52 +175,6 @@ func TestCL08ExistsButReadsAsNothing(t *testing.T) {
 	f.wantExecutions(0)
 }
 
-// A gateway that stood still for longer than half the lease between the claim
-// and the dispatch sends nothing, and the key is free again.
-func TestNothingIsDispatchedLate(t *testing.T) {
-	bubble(t, Config{Lease: 10 * time.Second}, func(t *testing.T, f *fixture) {
-		f.mem.fail(nil, func(op string) error {
-			if op == "create" {
-				time.Sleep(6 * time.Second)
-			}
-			return nil
-		})
-		f.do(request{}).want(t, 503, CodeStoreUnavailable)
-		f.wantExecutions(0)
-		f.mem.fail(nil, nil)
-		a := f.mem.job().LastAttempt()
-		if a.State != keystore.AttemptFailed || !strings.HasPrefix(a.Reason, keystore.ReasonNeverDispatched) {
-			t.Errorf("attempt is %s: %s", a.State, a.Reason)
-		}
-		f.do(request{}).wantBody(t, 200, "execution 1", false)
-	})
-}
-
-// The same, but the lease has lapsed and been written down before the gateway
-// goes on.
-func TestLapsedBeforeDispatch(t *testing.T) {
-	bubble(t, Config{Lease: 10 * time.Second}, func(t *testing.T, f *fixture) {
-		f.mem.fail(nil, func(op string) error {
-			if op == "create" {
-				time.Sleep(15 * time.Second)
-			}
-			return nil
-		})
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			f.do(request{}).want(t, 503, CodeStoreUnavailable)
-		}()
-		time.Sleep(12 * time.Second)
-		f.do(request{}).want(t, 504, CodeOutcomeUnknown)
-		<-done
-		time.Sleep(time.Second)
-		f.wantExecutions(0)
-		f.mem.fail(nil, nil)
-		f.do(request{}).wantBody(t, 200, "execution 1", false)
-	})
-}
-
 func TestLongAttemptsKeepTheirLease(t *testing.T) {
 	bubble(t, Config{Lease: 10 * time.Second, Timeout: 5 * time.Minute}, func(t *testing.T, f *fixture) {
 		f.serve = sleepy(2*time.Minute, f)
@@ -277,181 +231,26 @@ func TestCL06DeadGateway(t *testing.T) {
 	})
 }
 
-func TestCL10VanishedRecord(t *testing.T) {
-	bubble(t, Config{}, func(t *testing.T, f *fixture) {
-		f.serve = sleepy(10*time.Second, f)
-		go f.do(request{})
-		synctest.Wait()
-		waiter := make(chan result)
-		go func() { waiter <- f.do(request{}) }()
-		synctest.Wait()
-		f.mem.wipe()
-		(<-waiter).want(t, 503, CodeRecordLost)
-		time.Sleep(20 * time.Second)
-		// The attempt itself was alive, and its commit has brought the job back.
-		f.do(request{}).wantBody(t, 200, "execution 1", true)
-		f.wantExecutions(1)
-		if f.incs.of(IncidentClaimLost) != 1 {
-			t.Error("the loss was not counted")
-		}
-	})
-}
-
-func TestDrainLetsAttemptsEnd(t *testing.T) {
-	bubble(t, Config{}, func(t *testing.T, f *fixture) {
-		f.serve = sleepy(3*time.Second, f)
-		first, waiter := make(chan result, 1), make(chan result, 1)
+// A claim is lost once, however often the attempt's lease is to be renewed.
+func TestLostClaimIsCountedOnce(t *testing.T) {
+	bubble(t, Config{Lease: 3 * time.Second}, func(t *testing.T, f *fixture) {
+		f.serve = sleepy(30*time.Second, f)
+		first := make(chan result, 1)
 		go func() { first <- f.do(request{}) }()
 		synctest.Wait()
-		go func() { waiter <- f.do(request{}) }()
-		synctest.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		started := time.Now()
-		f.gateway.Drain(ctx)
-		if took := time.Since(started); took < 3*time.Second || took > 4*time.Second {
-			t.Errorf("drained in %v", took)
+		f.mem.wipe()
+		other := newFixtureOn(t, f.store, f.route.Config) // a gateway that knows nothing of the first
+		other.do(request{}).wantBody(t, 200, "execution 1", false)
+		time.Sleep(20 * time.Second) // several leases
+		if n := f.incs.of(IncidentClaimLost); n != 1 {
+			t.Errorf("counted %d times while the attempt ran", n)
 		}
-		(<-waiter).want(t, 409, CodeInFlight)
-		(<-first).wantBody(t, 200, "execution 1", false)
-		f.do(request{key: "k2"}).want(t, 503, CodeStoreUnavailable)
-		if f.mem.job().State(f.store.Now()) != keystore.JobCompleted {
-			t.Error("not completed")
+		if r := (<-first).wantBody(t, 200, "execution 1", false); r.Header().Get(HeaderRecorded) != "false" {
+			t.Errorf("an answer that could not be recorded is not marked: %v", r.Header())
 		}
+		if n := f.incs.of(IncidentClaimLost); n != 1 {
+			t.Errorf("counted %d times in all", n)
+		}
+		other.gateway.Close()
 	})
 }
-
-func TestDrainCutsWhatDoesNotEnd(t *testing.T) {
-	for name, deafToContext := range map[string]bool{"handler ends": false, "handler hangs": true} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, Config{}, func(t *testing.T, f *fixture) {
-				hang := make(chan struct{})
-				f.serve = func(w http.ResponseWriter, r *http.Request) error {
-					if deafToContext {
-						<-hang
-						return nil
-					}
-					<-r.Context().Done()
-					w.WriteHeader(499)
-					return nil
-				}
-				first := make(chan result, 1)
-				go func() { first <- f.do(request{}) }()
-				synctest.Wait()
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				f.gateway.Drain(ctx)
-				a := f.mem.job().LastAttempt()
-				if a.State != keystore.AttemptUnknown || a.Reason != "gateway stopped" {
-					t.Errorf("attempt is %s: %s", a.State, a.Reason)
-				}
-				(<-first).want(t, 504, CodeOutcomeUnknown)
-				close(hang)
-			})
-		})
-	}
-}
-
-func TestResultNotKept(t *testing.T) {
-	bubble(t, Config{MaxResponseBody: 1000}, func(t *testing.T, f *fixture) {
-		large := strings.Repeat("0123456789", 300)
-		f.serve = func(w http.ResponseWriter, _ *http.Request) error {
-			w.Header().Set("Location", "/o/1")
-			w.WriteHeader(201)
-			for i := range 30 {
-				time.Sleep(30 * time.Second) // longer than the timeout, in all
-				if _, err := io.WriteString(w, large[i*100:(i+1)*100]); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		f.route.Timeout = 10 * time.Minute
-		f.do(request{}).wantBody(t, 201, large, false)
-		r := f.do(request{}).want(t, 410, CodeResultNotKept)
-		if !strings.Contains(r.Body.String(), `"executed_status":201`) || !strings.Contains(r.Body.String(), `"executed_at":"`) {
-			t.Errorf("problem: %s", r.Body)
-		}
-		f.wantExecutions(1)
-	})
-}
-
-func TestLargeAnswerForNobody(t *testing.T) {
-	bubble(t, Config{MaxResponseBody: 1000}, func(t *testing.T, f *fixture) {
-		f.serve = func(w http.ResponseWriter, _ *http.Request) error {
-			time.Sleep(2 * time.Second)
-			_, err := w.Write(make([]byte, 5000))
-			return err
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		f.do(request{ctx: ctx})
-		time.Sleep(200 * time.Second)
-		f.do(request{}).want(t, 410, CodeResultNotKept)
-		f.wantExecutions(1)
-	})
-}
-
-func TestLargeAnswerCutIsUnknownAndBrokenForTheClient(t *testing.T) {
-	bubble(t, Config{MaxResponseBody: 1000}, func(t *testing.T, f *fixture) {
-		f.serve = func(w http.ResponseWriter, _ *http.Request) error {
-			_, _ = w.Write(make([]byte, 5000))
-			panic(http.ErrAbortHandler)
-		}
-		func() {
-			defer func() {
-				if !isAbort(recover()) {
-					t.Error("the client would see a clean end")
-				}
-			}()
-			f.do(request{})
-		}()
-		f.do(request{}).want(t, 504, CodeOutcomeUnknown)
-		f.wantExecutions(1)
-	})
-}
-
-func TestStreamFallsSilent(t *testing.T) {
-	bubble(t, Config{MaxResponseBody: 10, StreamIdle: 5 * time.Second}, func(t *testing.T, f *fixture) {
-		f.serve = func(w http.ResponseWriter, r *http.Request) error {
-			_, _ = w.Write(make([]byte, 50))
-			<-r.Context().Done()
-			panic(http.ErrAbortHandler)
-		}
-		func() {
-			defer func() { _ = recover() }()
-			f.do(request{})
-		}()
-		a := f.mem.job().LastAttempt()
-		if a.State != keystore.AttemptUnknown || a.Reason != errStreamIdle.Error() {
-			t.Errorf("attempt is %s: %s", a.State, a.Reason)
-		}
-	})
-}
-
-// brokenReader is the body of a client that leaves before its end.
-type brokenReader struct{}
-
-func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
-
-func TestUnfinishedBodyClaimsNothing(t *testing.T) {
-	bubble(t, Config{MaxRequestBody: 1000, Buffer: 100}, func(t *testing.T, f *fixture) {
-		for _, sent := range []int{0, 50, 500} {
-			r := f.do(request{reader: io.MultiReader(strings.NewReader(strings.Repeat("x", sent)), brokenReader{})})
-			if !errors.Is(r.err, io.ErrUnexpectedEOF) {
-				t.Errorf("got %v", r.err)
-			}
-		}
-		f.do(request{body: strings.Repeat("x", 1001)}).want(t, 413, CodeRequestTooLarge)
-		f.do(request{reader: io.LimitReader(zeroes{}, 1001)}).want(t, 413, CodeRequestTooLarge)
-		if len(f.mem.records) != 0 {
-			t.Error("a record was made")
-		}
-		f.wantExecutions(0)
-		f.do(request{body: strings.Repeat("x", 1000)}).wantBody(t, 200, "execution 1", false)
-	})
-}
-
-type zeroes struct{}
-
-func (zeroes) Read(p []byte) (int, error) { return len(p), nil }

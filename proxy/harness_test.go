@@ -18,6 +18,10 @@ import (
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
 
+// patience is how long something may take that is bound to happen. It is reached
+// only when something is broken.
+const patience = 30 * time.Second
+
 // fixture is a route on a gateway, in front of an upstream that counts how often
 // it was executed. It works inside a synctest bubble: there is no network.
 type fixture struct {
@@ -126,10 +130,22 @@ type request struct {
 	method, url, key, owner, body, contentType string
 	header                                     http.Header
 	reader                                     io.Reader
+	length                                     int64 // declared, of reader; zero: not
 	ctx                                        context.Context
 }
 
 func (f *fixture) do(q request) result {
+	w := httptest.NewRecorder()
+	err := f.deliver(w, q)
+	if refusal, ok := errors.AsType[*Refusal](err); ok {
+		_ = refusal.Write(w)
+		err = nil
+	}
+	return result{w, err}
+}
+
+// deliver is do with the client's connection given.
+func (f *fixture) deliver(w http.ResponseWriter, q request) error {
 	orDefault(&q.method, http.MethodPost)
 	orDefault(&q.url, "http://api.example/pay")
 	orDefault(&q.key, "k1")
@@ -143,22 +159,19 @@ func (f *fixture) do(q request) result {
 		q.reader = strings.NewReader(q.body)
 	}
 	r := httptest.NewRequestWithContext(q.ctx, q.method, q.url, q.reader)
+	if q.length != 0 {
+		r.ContentLength = q.length
+	}
 	r.Header.Set("Content-Type", q.contentType)
 	if q.key != "none" {
 		r.Header.Set(f.route.KeyHeader, q.key)
 	}
 	maps.Copy(r.Header, q.header)
-	w := httptest.NewRecorder()
-	err := f.route.Serve(w, r, Exchange{
+	return f.route.Serve(w, r, Exchange{
 		Owner:    func() string { return strings.TrimPrefix(q.owner, "nobody") },
 		Next:     f.ServeHTTP,
 		Provider: func() Provider { return f },
 	})
-	if refusal, ok := errors.AsType[*Refusal](err); ok {
-		_ = refusal.Write(w)
-		err = nil
-	}
-	return result{w, err}
 }
 
 func (f *fixture) wantExecutions(n int32) {

@@ -146,6 +146,15 @@ func (s *memStore) Swap(_ context.Context, expected keystore.WriteID, j *keystor
 	return nil, err == nil, err
 }
 
+func (s *memStore) SwapMany(ctx context.Context, swaps []keystore.Swap) []keystore.SwapResult {
+	results := make([]keystore.SwapResult, len(swaps))
+	for i, swap := range swaps {
+		r := &results[i]
+		r.Present, r.Swapped, r.Err = s.Swap(ctx, swap.Expected, swap.Job)
+	}
+	return results
+}
+
 func (s *memStore) Get(_ context.Context, name keystore.Name) (*keystore.Job, error) {
 	if _, err := s.call("get"); err != nil {
 		return nil, err
@@ -173,6 +182,22 @@ func (s *memStore) List(context.Context, string, int) ([]*keystore.Job, string, 
 	var page []*keystore.Job
 	for name := range s.index {
 		if j, err := s.get(name); err == nil && j != nil && j.Unresolved() {
+			page = append(page, j)
+		}
+	}
+	return page, "", nil
+}
+
+// Scan gives everything on one page.
+func (s *memStore) Scan(context.Context, string, int) ([]*keystore.Job, string, error) {
+	if _, err := s.call("scan"); err != nil {
+		return nil, "", err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var page []*keystore.Job
+	for name := range s.records {
+		if j, err := s.get(name); err == nil && j != nil {
 			page = append(page, j)
 		}
 	}
@@ -237,25 +262,4 @@ func (s *memStore) calls(op string) (n int) {
 		}
 	}
 	return n
-}
-
-func (s *memStore) Scan(context.Context, string, int) ([]*keystore.Job, string, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var page []*keystore.Job
-	for name := range s.records {
-		if j, err := s.get(name); err == nil && j != nil {
-			page = append(page, j)
-		}
-	}
-	return page, "", nil
-}
-
-func (s *memStore) SwapMany(ctx context.Context, swaps []keystore.Swap) []keystore.SwapResult {
-	results := make([]keystore.SwapResult, len(swaps))
-	for i, swap := range swaps {
-		r := &results[i]
-		r.Present, r.Swapped, r.Err = s.Swap(ctx, swap.Expected, swap.Job)
-	}
-	return results
 }

@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -121,80 +122,6 @@ func TestDoubleClick(t *testing.T) {
 	}
 }
 
-func TestWaitersOfAFailedAttemptDoNotRunIt(t *testing.T) {
-	bubble(t, Config{}, func(t *testing.T, f *fixture) {
-		f.serve = func(w http.ResponseWriter, _ *http.Request) error {
-			time.Sleep(time.Second)
-			http.Error(w, "slow down", http.StatusTooManyRequests)
-			return nil
-		}
-		var all sync.WaitGroup
-		var mu sync.Mutex
-		codes := make(map[string]int)
-		for range 50 {
-			all.Go(func() {
-				r := f.do(request{})
-				mu.Lock()
-				defer mu.Unlock()
-				codes[strconv.Itoa(r.Code)+r.code()]++
-			})
-		}
-		all.Wait()
-		f.wantExecutions(1)
-		if codes["429"] != 1 || codes["429"+CodeNotExecuted] != 49 {
-			t.Errorf("answers: %v", codes)
-		}
-		f.serve = nil
-		f.do(request{}).wantBody(t, 200, "execution 2", false)
-		if n := len(f.mem.job().Attempts); n != 2 {
-			t.Errorf("%d attempts", n)
-		}
-	})
-}
-
-func TestTimeoutIsUnknownAndTheLateResultWins(t *testing.T) {
-	bubble(t, Config{Timeout: time.Second}, func(t *testing.T, f *fixture) {
-		f.serve = sleepy(5*time.Second, f)
-		started := time.Now()
-		f.do(request{}).want(t, 504, CodeOutcomeUnknown)
-		if took := time.Since(started); took != time.Second {
-			t.Errorf("answered after %v", took)
-		}
-		synctest.Wait()
-		if s := f.mem.job().State(f.store.Now()); s != keystore.JobUnknown {
-			t.Errorf("job is %s", s)
-		}
-		if len(f.mem.index) != 1 {
-			t.Error("the unknown job is not in the index")
-		}
-		f.do(request{}).want(t, 504, CodeOutcomeUnknown)
-		f.wantExecutions(1)
-		time.Sleep(5 * time.Second)
-		f.do(request{}).wantBody(t, 200, "execution 1", true)
-		f.wantExecutions(1)
-		if f.incs.of(IncidentLateResult) != 1 {
-			t.Error("the late result was not counted")
-		}
-	})
-}
-
-func TestLingerEnds(t *testing.T) {
-	bubble(t, Config{Timeout: time.Second, Linger: time.Minute}, func(t *testing.T, f *fixture) {
-		f.serve = func(_ http.ResponseWriter, r *http.Request) error {
-			<-r.Context().Done()
-			return context.Cause(r.Context())
-		}
-		f.do(request{}).want(t, 504, CodeOutcomeUnknown)
-		time.Sleep(2 * time.Minute)
-		a := f.mem.job().LastAttempt()
-		if a.State != keystore.AttemptUnknown || a.Ended.IsZero() || a.Reason != errLingerOver.Error() {
-			t.Errorf("attempt is %s, ended %v: %s", a.State, a.Ended, a.Reason)
-		}
-		f.do(request{}).want(t, 504, CodeOutcomeUnknown)
-		f.wantExecutions(1)
-	})
-}
-
 func TestCAD06ClientLeaves(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, f *fixture) {
 		f.serve = func(w http.ResponseWriter, r *http.Request) error {
@@ -213,87 +140,6 @@ func TestCAD06ClientLeaves(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		f.do(request{}).wantBody(t, 200, "done", true)
 		f.wantExecutions(1)
-	})
-}
-
-func TestLeavingWaiterLeavesTheRoom(t *testing.T) {
-	bubble(t, Config{}, func(t *testing.T, f *fixture) {
-		f.serve = sleepy(30*time.Second, f)
-		go f.do(request{})
-		synctest.Wait()
-		ctx, cancel := context.WithCancel(t.Context())
-		for range 100 {
-			go f.do(request{ctx: ctx})
-		}
-		synctest.Wait()
-		if f.gateway.waiters != 100 || len(f.gateway.rooms) != 1 {
-			t.Errorf("%d waiters in %d rooms", f.gateway.waiters, len(f.gateway.rooms))
-		}
-		cancel()
-		synctest.Wait()
-		if f.gateway.waiters != 0 || len(f.gateway.rooms) != 0 {
-			t.Errorf("%d waiters in %d rooms after they have left", f.gateway.waiters, len(f.gateway.rooms))
-		}
-		time.Sleep(time.Minute)
-		f.wantExecutions(1)
-	})
-}
-
-func TestWAIT06WaitLimitNeverRuns(t *testing.T) {
-	bubble(t, Config{Wait: time.Second}, func(t *testing.T, f *fixture) {
-		f.serve = sleepy(20*time.Second, f)
-		go f.do(request{})
-		synctest.Wait()
-		started := time.Now()
-		r := f.do(request{}).want(t, 409, CodeInFlight)
-		if took := time.Since(started); took != time.Second {
-			t.Errorf("answered after %v", took)
-		}
-		if n, err := strconv.Atoi(r.Header().Get("Retry-After")); err != nil || n < 1 || n > 45 {
-			t.Errorf("Retry-After %q", r.Header().Get("Retry-After"))
-		}
-		f.do(request{body: "other"}).want(t, 409, CodeKeyReused)
-		time.Sleep(30 * time.Second)
-		f.wantExecutions(1)
-	})
-}
-
-func TestWAIT02HintGrowsWithTheLease(t *testing.T) {
-	t.Parallel()
-	j := &keystore.Job{Attempts: []keystore.Attempt{{State: keystore.AttemptStarting, Lease: 1_000_000}}}
-	for _, c := range []struct {
-		now      keystore.Time
-		min, max time.Duration
-	}{
-		{1_000_000 - 90_000, 11 * time.Second, 17 * time.Second},
-		{1_000_000 - 8_000, time.Second, 1500 * time.Millisecond},
-		{1_000_000 + 5_000, time.Second, 1500 * time.Millisecond},
-		{0, 30 * time.Second, 45 * time.Second},
-	} {
-		for range 100 {
-			if hint := retryHint(j, c.now); hint < c.min || hint > c.max {
-				t.Errorf("%v before the lease's end the hint is %v, want %v to %v", j.LeaseEnd().Sub(c.now), hint, c.min, c.max)
-			}
-		}
-	}
-}
-
-func TestWAIT03RoomIsBounded(t *testing.T) {
-	bubble(t, Config{WaitersPerJob: 3, Waiters: 4}, func(t *testing.T, f *fixture) {
-		f.serve = sleepy(5*time.Second, f)
-		go f.do(request{})
-		go f.do(request{key: "k2"})
-		synctest.Wait()
-		for range 3 {
-			go f.do(request{})
-		}
-		synctest.Wait()
-		f.do(request{}).want(t, 503, CodeTooManyWaiters)
-		go f.do(request{key: "k2"})
-		synctest.Wait()
-		f.do(request{key: "k2"}).want(t, 503, CodeTooManyWaiters)
-		time.Sleep(10 * time.Second)
-		f.wantExecutions(2)
 	})
 }
 
@@ -400,5 +246,72 @@ func TestShortAnswerIsUnknown(t *testing.T) {
 			return err
 		}
 		f.do(request{}).want(t, 504, CodeOutcomeUnknown)
+	})
+}
+
+// Java's HttpClient and curl --http2 offer h2c with every request over plain TCP.
+// That offer is to this hop, which may ignore it (RFC 9113, section 3.1).
+func TestOfferOfH2CPassesAndIsNotSentOn(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, f *fixture) {
+		for _, spelling := range []string{"h2c", "H2C"} {
+			var seen http.Header
+			f.serve = func(_ http.ResponseWriter, r *http.Request) error {
+				seen = r.Header
+				return nil
+			}
+			f.do(request{key: spelling, header: http.Header{
+				"Connection": {"Upgrade, HTTP2-Settings"}, "Upgrade": {spelling}, "Http2-Settings": {"AAEAAEAAAAIAAAAA"},
+			}}).wantBody(t, 200, "", false)
+			if seen.Get("Upgrade") != "" || seen.Get("Http2-Settings") != "" {
+				t.Errorf("upstream saw %v", seen)
+			}
+		}
+		f.do(request{header: http.Header{"Upgrade": {"h2c, websocket"}}}).want(t, 400, CodeKeyInvalid)
+		f.wantExecutions(2)
+	})
+}
+
+// A handler finds the key under its usual name, with a body or without one.
+func TestHandlerFindsTheKey(t *testing.T) {
+	for name, body := range map[string]io.Reader{"without a body": http.NoBody, "with one": strings.NewReader("x")} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, Config{}, func(t *testing.T, f *fixture) {
+				f.serve = func(_ http.ResponseWriter, r *http.Request) error {
+					if got := r.Header.Get("Idempotency-Key"); got != `"k1"` {
+						t.Errorf("the handler finds the key %q in %v", got, r.Header)
+					}
+					return nil
+				}
+				f.do(request{key: `"k1"`, reader: body}).wantBody(t, 200, "", false)
+				f.wantExecutions(1)
+			})
+		})
+	}
+}
+
+// What handlers around this one have put into lists is added to, on a replay too:
+// without its Vary a cache would give one origin's answer to another.
+func TestOuterHeadersAreKept(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, f *fixture) {
+		f.serve = func(w http.ResponseWriter, _ *http.Request) error {
+			w.Header().Add("Vary", "Accept")
+			w.Header().Set("Server", "inner")
+			return nil
+		}
+		for range 2 {
+			w := httptest.NewRecorder()
+			w.Header().Add("Vary", "Origin")
+			w.Header().Set("Server", "outer")
+			if err := f.deliver(w, request{}); err != nil {
+				t.Fatal(err)
+			}
+			if got := w.Header()["Vary"]; !slices.Equal(got, []string{"Origin", "Accept"}) {
+				t.Errorf("Vary: %q", got)
+			}
+			if got := w.Header()["Server"]; !slices.Equal(got, []string{"inner"}) {
+				t.Errorf("Server: %q", got)
+			}
+		}
+		f.wantExecutions(1)
 	})
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -70,6 +71,18 @@ func (f *fixture) sibling(j *keystore.Job, first, second keystore.Token) *keysto
 	return next
 }
 
+// startSibling starts the attempt with this token against an upstream of its own.
+func (f *fixture) startSibling(job *keystore.Job, token keystore.Token, serve func(w http.ResponseWriter, r *http.Request) error) *attempt {
+	r := httptest.NewRequest(http.MethodPost, "http://api.example/pay", nil)
+	body, err := readBody(strings.NewReader(`{"amount":1}`), -1, 1<<10, 1<<10)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer body.release()
+	now := time.Now()
+	return f.route.start(r, job, token, now, now.Add(f.route.Timeout), body, &fixture{t: f.t, serve: serve})
+}
+
 // Two attempts of one job, each against an upstream of its own: whichever
 // finishes first wins, whichever was started first.
 func TestReverseOrder(t *testing.T) {
@@ -103,11 +116,7 @@ func TestReverseOrder(t *testing.T) {
 						job = next
 					}
 					f.through(upstreams[i].url())
-					provider := &fixture{t: t, serve: f.serve}
-					r := httptest.NewRequest(http.MethodPost, "http://api.example/pay", nil)
-					body, _ := readBody(strings.NewReader(`{"amount":1}`), -1, 1<<10, 1<<10)
-					now := time.Now()
-					attempts[i] = f.route.start(r, job, tokens[i], now, now.Add(f.route.Timeout), body, provider)
+					attempts[i] = f.startSibling(job, tokens[i], f.serve)
 				}
 				for _, i := range order {
 					close(finish[i])
@@ -214,4 +223,42 @@ func TestSiblingsCommitInTheSameInstant(t *testing.T) {
 			workers.Wait()
 		})
 	}
+}
+
+// An attempt that lost, and to whose report the reply was lost too, finds itself
+// discarded already when it reports again. It must not take that for its own
+// success.
+func TestLostReplyToADiscard(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, f *fixture) {
+		tokens := [2]keystore.Token{keystore.NewToken(), keystore.NewToken()}
+		finish := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
+		var attempts [2]*attempt
+		job := f.claimed(tokens[0])
+		if _, created, err := f.store.Create(t.Context(), job); !created || err != nil {
+			t.Fatal(created, err)
+		}
+		for i := range attempts {
+			if i == 1 {
+				next := f.sibling(job, tokens[0], tokens[1])
+				if _, swapped, err := f.store.Swap(t.Context(), job.WriteID, next); !swapped || err != nil {
+					t.Fatal(swapped, err)
+				}
+				job = next
+			}
+			attempts[i] = f.startSibling(job, tokens[i], func(w http.ResponseWriter, _ *http.Request) error {
+				<-finish[i]
+				_, err := fmt.Fprint(w, "answer ", i)
+				return err
+			})
+		}
+		close(finish[0])
+		<-attempts[0].done
+		f.mem.fail(nil, onceFor("swap", 1, errInjected))
+		close(finish[1])
+		<-attempts[1].done
+		if rep := <-attempts[1].reply; !rep.superseded {
+			t.Errorf("the loser was told %+v", rep)
+		}
+		f.do(request{}).wantBody(t, 200, "answer 0", true)
+	})
 }

@@ -162,10 +162,7 @@ func (s *Store) put(ctx context.Context, what string, job *keystore.Job,
 		present, done, err = apply(b, v)
 		return err
 	}})
-	if err != nil { // and then the writer may still be at what it leaves
-		return s.tell(what, job.Name, nil, false, err)
-	}
-	return s.tell(what, job.Name, present, done, nil)
+	return s.tell(what, job.Name, present, done, err)
 }
 
 // tell returns what a write has to say, once it is no longer in the writer's hands.

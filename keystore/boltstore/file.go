@@ -53,6 +53,9 @@ type file struct {
 	durable atomic.Int64
 	// settled is closed and replaced when a commit has ended, either way.
 	settled atomic.Pointer[chan struct{}]
+	// failed is set before that when a commit has failed. Nothing becomes durable
+	// any more, and the file waits for its readers before it is closed.
+	failed atomic.Bool
 }
 
 // makeDirectory creates the directory of the file. What is created is synced
@@ -262,16 +265,18 @@ func (s *Store) read(ctx context.Context, fn func(*bbolt.Tx) error) error {
 			return err
 		}
 		defer tx.Rollback() //nolint:errcheck // it fails only when it was done already
+		// Taken before the two are looked at: whatever ends the commit after that
+		// closes it.
 		settled := *f.settled.Load()
-		if f.durable.Load() < int64(tx.ID()) {
+		if f.durable.Load() < int64(tx.ID()) && !f.failed.Load() {
 			select {
 			case <-settled:
 			case <-ctx.Done():
 				return ctx.Err()
 			}
-			if f.durable.Load() < int64(tx.ID()) {
-				return errors.New("the last commit has failed")
-			}
+		}
+		if f.durable.Load() < int64(tx.ID()) {
+			return errors.New("the last commit has failed")
 		}
 		return fn(tx)
 	})

@@ -42,10 +42,11 @@ func (s *Store) Scan(ctx context.Context, cursor string, limit int) (page []*key
 			scanned++
 			last = append(last[:0], key...)
 			var name keystore.Name
-			if copy(name[:], key) != len(key) {
+			if len(key) != len(name) {
 				s.log.Error("a job can't be read: its name is none", "file", s.path, "record", hex.EncodeToString(key))
 				continue
 			}
+			copy(name[:], key)
 			job, err := decodeAt(jobs, name, now)
 			switch {
 			case err != nil:

@@ -199,6 +199,7 @@ func (s *Store) transact(fn func(*batch) error) ([]keystore.Name, error) {
 	if committing || errors.Is(err, errPanic) {
 		s.log.Error("a write has failed; opening the store file again", "file", s.path, "error", err)
 		s.file.Store(nil)
+		f.failed.Store(true)
 		f.settle()
 		if closeErr := f.release(); closeErr != nil {
 			s.log.Error("closing the store file failed", "file", s.path, "error", closeErr)

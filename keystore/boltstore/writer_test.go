@@ -229,3 +229,24 @@ func (c waitingContext) Done() <-chan struct{} {
 	}
 	return c.Context.Done()
 }
+
+// A reader that begins after a commit has failed, and sees what that had made
+// visible, doesn't wait for an end that has come already: the file would wait for
+// the reader in turn.
+func TestReaderAfterAFailedCommitDoesNotWait(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, Options{})
+	j := claimed("k", s.Now())
+	mustCreate(t, s, j)
+	f := s.file.Load()
+	durable := f.durable.Load()
+	f.durable.Store(durable - 1) // as if the last commit had never become durable
+	f.failed.Store(true)
+	f.settle()
+	if _, err := s.Get(t.Context(), j.Name); !errors.Is(err, keystore.ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+	f.durable.Store(durable)
+	f.failed.Store(false)
+	wantRecord(t, s, j.Name, j)
+}

@@ -55,3 +55,21 @@ func TestLinearizableWhileRepliesAreLost(t *testing.T) {
 		}
 	}
 }
+
+// TestLinearizableManyWhileRepliesAreLost does the same with all swaps going
+// through SwapMany.
+func TestLinearizableManyWhileRepliesAreLost(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, addr string) {
+		storetest.Linearizable(t, func(t testing.TB) storetest.Backend {
+			proxy := faultnet.New(t, addr)
+			for i, command := range []string{"set", "evalsha", "get"} {
+				proxy.Inject(faultnet.Fault{Command: command, Do: faultnet.LoseReplyAndCut, Chance: 0.03, Seed: uint64(i)})
+				proxy.Inject(faultnet.Fault{Command: command, Do: faultnet.CutBefore, Chance: 0.03, Seed: uint64(i + 100)})
+			}
+			return storetest.Backend{Open: func(t testing.TB) keystore.Store {
+				return storetest.ThroughMany{Store: openAt(t, "redis://"+proxy.Addr())}
+			}}
+		}, storetest.Load{Operations: 80})
+	})
+}
