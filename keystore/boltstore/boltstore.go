@@ -162,7 +162,10 @@ func (s *Store) put(ctx context.Context, what string, job *keystore.Job,
 		present, done, err = apply(b, v)
 		return err
 	}})
-	return s.tell(what, job.Name, present, done, err)
+	if err != nil { // then the writer may still be at it
+		return s.tell(what, job.Name, nil, false, err)
+	}
+	return s.tell(what, job.Name, present, done, nil)
 }
 
 // tell returns what a write has to say, once it is no longer in the writer's hands.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 
 	"go.etcd.io/bbolt"
@@ -88,17 +89,19 @@ func TestManyInAFailedCommit(t *testing.T) {
 // swaps in it, and knows that the others are not applied.
 func TestManyGivesUp(t *testing.T) {
 	t.Parallel()
-	hold, proceed := make(chan func(), 1), make(chan struct{})
+	hold, held := make(chan func(), 1), make(chan struct{})
+	proceed := sync.OnceFunc(func() { close(held) })
 	s := newStore(t, Options{commit: func(tx *bbolt.Tx) error {
 		select {
 		case arrived := <-hold:
 			arrived()
-			<-proceed
+			<-held
 		default:
 		}
 		return tx.Commit()
 	}})
 	swaps := manyJobs(t, s, maxBatch+10, 10)
+	t.Cleanup(proceed)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	hold <- cancel
@@ -110,7 +113,7 @@ func TestManyGivesUp(t *testing.T) {
 			t.Fatalf("swap %d: got %v", i, r.Err)
 		}
 	}
-	close(proceed)
+	proceed()
 	mustCreate(t, s, claimed("next", s.Now())) // comes after it
 	for i, swap := range swaps {
 		if got, err := s.Get(t.Context(), swap.Job.Name); err != nil || (got.WriteID == swap.Job.WriteID) != (i < maxBatch) {

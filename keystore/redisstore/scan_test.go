@@ -52,7 +52,8 @@ func TestScanFindsItsOwn(t *testing.T) {
 			mustIndex(t, s, large)
 
 			name := func(what string) string { return keystore.NameOf("main", "alice", prefix+what).String() }
-			record, err := admin.Get(ctx, s.prefix+"j:"+large.Name.String()).Bytes()
+			misspelled := job(s, prefix+"misspelled")
+			record, err := keystore.EncodeRecord(misspelled)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -62,10 +63,10 @@ func TestScanFindsItsOwn(t *testing.T) {
 				admin.HSet(ctx, s.prefix+"j:"+name("a hash"), "x", "y"),
 				admin.ZAdd(ctx, s.prefix+"j:"+name("a sorted set"), redis.Z{Member: "x"}),
 				admin.Append(ctx, s.prefix+"j:"+name("no record"), "x"),
-				admin.Append(ctx, s.prefix+"j:"+large.Name.String()[1:], string(record)),
-				admin.Append(ctx, s.prefix+"j:"+strings.ToUpper(large.Name.String()), string(record)),
-				admin.Append(ctx, s.prefix+"j:"+large.Name.String()+".", string(record)),
-				admin.Append(ctx, s.prefix+"x:"+large.Name.String(), string(record)),
+				admin.Append(ctx, s.prefix+"j:"+misspelled.Name.String()[1:], string(record)),
+				admin.Append(ctx, s.prefix+"j:"+strings.ToUpper(misspelled.Name.String()), string(record)),
+				admin.Append(ctx, s.prefix+"j:"+misspelled.Name.String()+".", string(record)),
+				admin.Append(ctx, s.prefix+"x:"+misspelled.Name.String(), string(record)),
 			} {
 				if err := foreign.Err(); err != nil {
 					t.Fatal(err)
