@@ -40,7 +40,7 @@ func TestManyRenewalsShareRoundTrips(t *testing.T) {
 		})
 	}
 	f.eventually("all attempts run", func() bool { return f.executions.Load() == attempts })
-	net.Gather("EVALSHA", 500)
+	net.Gather("EVALSHA", 1000)
 	f.eventually("all leases are renewed", func() bool { return f.incs.of(IncidentRenewed) >= attempts })
 	if renewed, flights := f.incs.of(IncidentRenewed), net.Flights("EVALSHA"); renewed != attempts || flights > roundTrips {
 		t.Errorf("%d renewals took %d round trips, want at most %d", renewed, flights, roundTrips)

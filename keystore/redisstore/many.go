@@ -12,11 +12,11 @@ import (
 const (
 	// manySwaps and manyBytes bound what is sent in one go: how long its last
 	// swap waits for the first, and what is in doubt when the connection breaks.
-	manySwaps = 500
+	manySwaps = 1000
 	manyBytes = 1 << 20
 )
 
-// SwapMany implements [keystore.Store]. Up to 500 swaps share a round trip. Those
+// SwapMany implements [keystore.Store]. Up to 1000 swaps share a round trip. Those
 // with a body that is to be kept apart come last, one by one.
 func (s *Store) SwapMany(ctx context.Context, swaps []keystore.Swap) []keystore.SwapResult {
 	const what = "swap jobs"

@@ -87,7 +87,7 @@ func presentIDs(t *testing.T, s *Store, swaps []keystore.Swap) []keystore.WriteI
 	return ids
 }
 
-// TestManyRoundTrips: 500 swaps share a round trip.
+// TestManyRoundTrips: manySwaps swaps share a round trip.
 func TestManyRoundTrips(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, addr string) {
