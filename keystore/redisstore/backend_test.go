@@ -63,7 +63,7 @@ func onMiniredis(t testing.TB) storetest.Backend {
 	var stores []*Store
 	return storetest.Backend{
 		Open: func(t testing.TB) keystore.Store {
-			s := openAt(t, url)
+			s := openAt(t, url, func(o *Options) { o.Timeout = patience }) // its scripts take their time
 			mu.Lock()
 			defer mu.Unlock()
 			stores = append(stores, s)

@@ -10,8 +10,15 @@ import (
 	"time"
 
 	"github.com/caddy-idempotency/caddy-idempotency/internal/faultnet"
+	"github.com/caddy-idempotency/caddy-idempotency/internal/redistest"
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
+
+// onRealServer runs a test with more scripts than miniredis has the time for.
+func onRealServer(t *testing.T, f func(t *testing.T, addr string)) {
+	t.Helper()
+	f(t, redistest.Start(t).Addr())
+}
 
 // manyJobs puts n jobs onto a server, and returns a renewal of each.
 func manyJobs(t *testing.T, s *Store, addr string, n int) []keystore.Swap {
@@ -90,7 +97,7 @@ func presentIDs(t *testing.T, s *Store, swaps []keystore.Swap) []keystore.WriteI
 // TestManyRoundTrips: manySwaps swaps share a round trip.
 func TestManyRoundTrips(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, addr string) {
+	onRealServer(t, func(t *testing.T, addr string) {
 		proxy := faultnet.New(t, addr)
 		s := openAt(t, "redis://"+proxy.Addr(), func(o *Options) { o.Timeout = patience })
 		mustSwapAll(t, s, manyJobs(t, s, addr, 1)) // tells the server the script
@@ -133,7 +140,7 @@ func TestManyBytes(t *testing.T) {
 // asked again what it has refused.
 func TestManyScriptGone(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, addr string) {
+	onRealServer(t, func(t *testing.T, addr string) {
 		proxy := faultnet.New(t, addr)
 		s := openAt(t, "redis://"+proxy.Addr())
 		swaps := manyJobs(t, s, addr, 1200)
@@ -169,7 +176,7 @@ func dropped(s *Store, j *keystore.Job) *keystore.Job {
 // answered is known, the rest is sent again, and every swap gets its own answer.
 func TestManyLostReplies(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, addr string) {
+	onRealServer(t, func(t *testing.T, addr string) {
 		for what, do := range map[string]faultnet.Action{
 			"reply lost": faultnet.LoseReplyAndCut, "silence": faultnet.LoseReplyAndHang, "cut before": faultnet.CutBefore,
 		} {
@@ -178,7 +185,7 @@ func TestManyLostReplies(t *testing.T) {
 				prefix := func(o *Options) { o.Prefix = what + ":" }
 				direct := openAt(t, "redis://"+addr, prefix)
 				proxy := faultnet.New(t, addr)
-				s := openAt(t, "redis://"+proxy.Addr(), prefix, func(o *Options) { o.Timeout = 2 * time.Second })
+				s := openAt(t, "redis://"+proxy.Addr(), prefix)
 				const n = 1300
 				swaps := make([]keystore.Swap, n)
 				others := make([]*keystore.Job, n)
@@ -230,7 +237,7 @@ func TestManyLostReplies(t *testing.T) {
 // again, no answer says more than is true, and saying all again settles it.
 func TestManyTruth(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, addr string) {
+	onRealServer(t, func(t *testing.T, addr string) {
 		proxy := faultnet.New(t, addr)
 		s, direct := openAt(t, "redis://"+proxy.Addr(), func(o *Options) { o.Resends = -1 }), openAt(t, "redis://"+addr)
 		doubts := 0
@@ -262,7 +269,7 @@ func TestManyTruth(t *testing.T) {
 // TestManyRefused: what one swap meets is its own affair.
 func TestManyRefused(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, addr string) {
+	onRealServer(t, func(t *testing.T, addr string) {
 		proxy := faultnet.New(t, addr)
 		s := openAt(t, "redis://"+proxy.Addr())
 		for _, c := range []struct {
@@ -300,7 +307,7 @@ func TestManyRefused(t *testing.T) {
 // what has not left yet never does.
 func TestManyCancelled(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, addr string) {
+	onRealServer(t, func(t *testing.T, addr string) {
 		proxy := faultnet.New(t, addr)
 		s, direct := openAt(t, "redis://"+proxy.Addr()), openAt(t, "redis://"+addr)
 		mustSwapAll(t, direct, manyJobs(t, s, addr, 1)) // tells the server the script
