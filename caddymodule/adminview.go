@@ -29,6 +29,7 @@ type jobView struct {
 // requestView is what is shown of a job's request.
 type requestView struct {
 	Method    string `json:"method"`
+	Host      string `json:"host,omitempty"`
 	Path      string `json:"path"`
 	MediaType string `json:"media_type,omitempty"`
 	Size      int64  `json:"size"` // of the body, in bytes
@@ -99,7 +100,7 @@ func viewOf(j *keystore.Job, store string, now keystore.Time) *jobView {
 		State: j.State(now).String(), Created: j.Created.Std(), Age: readable(now.Sub(j.Created)), Expires: instant(j.Expires),
 		Version: j.Version, AttemptCount: j.AttemptCount(),
 		Request: requestView{
-			Method: j.Request.Method, Path: j.Request.Path, MediaType: j.Request.MediaType, Size: j.Request.Size, Label: j.Request.Label,
+			Method: j.Request.Method, Host: j.Request.Host, Path: j.Request.Path, MediaType: j.Request.MediaType, Size: j.Request.Size, Label: j.Request.Label,
 		},
 	}
 	for i := range j.Attempts {

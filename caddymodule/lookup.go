@@ -36,12 +36,11 @@ type lookup struct {
 }
 
 // way is what a request of the gateway's own needs to go through the handlers
-// that follow. It has nothing of the request that it was learned from but where
-// that was sent to.
+// that follow. It has nothing of the request that it was learned from but
+// whether that was encrypted.
 type way struct {
 	next   caddyhttp.Handler
 	server *caddyhttp.Server
-	host   string
 	tls    *tls.ConnectionState
 	root   any // where the site's files are, which handlers such as php_fastcgi need
 }
@@ -134,6 +133,9 @@ func (l *lookup) ask(ctx context.Context, j *keystore.Job, a *keystore.Attempt) 
 	if r.URL.Host != "" {
 		return l.askDirectly(r)
 	}
+	if r.Host == "" {
+		r.Host = j.Request.Host // the request went where that had sent it
+	}
 	return l.askProvider(r)
 }
 
@@ -172,7 +174,7 @@ func (l *lookup) request(ctx context.Context, j *keystore.Job, a *keystore.Attem
 
 // learn notes the way of a request of the route.
 func (l *lookup) learn(r *http.Request, next caddyhttp.Handler) {
-	w := &way{next: next, host: r.Host, root: caddyhttp.GetVar(r.Context(), "root")}
+	w := &way{next: next, root: caddyhttp.GetVar(r.Context(), "root")}
 	w.server, _ = r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if r.TLS != nil {
 		// That it was encrypted is told to upstreams; who the client was is not.
@@ -189,9 +191,6 @@ func (l *lookup) askProvider(r *http.Request) (*keystore.Response, error) {
 	way := l.way.Load()
 	if way == nil {
 		return nil, proxy.ErrNotAskable
-	}
-	if r.Host == "" {
-		r.Host = way.host
 	}
 	r.TLS = way.tls
 	r.RemoteAddr = "127.0.0.1:0" // it comes from this machine

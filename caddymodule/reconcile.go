@@ -54,8 +54,8 @@ type LookupRequest struct {
 
 	// What to ask. A path, as in `/charges?key={http.idempotency.key}`, goes the
 	// way of the attempts, through the handlers that follow, with the host of the
-	// latest request with a key unless the header `Host` says otherwise; before
-	// the first such request after a start it can't be asked. A URL with
+	// job's own request unless the header `Host` says otherwise; before the first
+	// request with a key after a start it can't be asked. A URL with
 	// `http://` or `https://` is asked directly.
 	URL string `json:"url"`
 

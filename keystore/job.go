@@ -62,6 +62,7 @@ type RequestInfo struct {
 	MediaType string `cbor:"3,keyasint,omitempty"`
 	Size      int64  `cbor:"4,keyasint,omitempty"`
 	Label     string `cbor:"5,keyasint,omitempty"`
+	Host      string `cbor:"6,keyasint,omitempty"` // as the client asked for it
 }
 
 // Response is the one accepted answer of a job.

@@ -150,7 +150,7 @@ func (c *call) serve(key, sent string) error {
 		Name: name, ID: keystore.NewJobID(name), Space: c.Space, Owner: keystore.OwnerDigest(owner), KeySent: sent,
 		Fingerprint: c.claim.Fingerprints[0],
 		Request: keystore.RequestInfo{
-			Method: c.x.Asked.Method, Path: c.x.Asked.URL.Path,
+			Method: c.x.Asked.Method, Host: c.x.Asked.Host, Path: c.x.Asked.URL.Path,
 			MediaType: mediaType(c.x.Asked.Header.Get("Content-Type")), Size: body.size, Label: c.label(),
 		},
 		Created: now, Retention: c.Retention,
