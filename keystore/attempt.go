@@ -105,6 +105,8 @@ type Resolution struct {
 	Actor    string       `cbor:"2,keyasint"`
 	Evidence string       `cbor:"3,keyasint"`
 	At       Time         `cbor:"4,keyasint"`
+	// ID tells two decisions apart that say the same.
+	ID WriteID `cbor:"5,keyasint,omitzero"`
 }
 
 // Lookups sums up how often an upstream was asked whether an attempt was

@@ -36,7 +36,7 @@ func identity() Job {
 	return Job{
 		Name: name, ID: name.String() + ".00c0ffee", Space: "main", Owner: OwnerDigest("alice"), KeySent: `"k1"`,
 		Fingerprint: fingerprint(1, "pay 10"),
-		Request:     RequestInfo{Method: "POST", Path: "/pay", MediaType: "application/json", Size: 9, Label: "payment"},
+		Request:     RequestInfo{Method: "POST", Path: "/pay", MediaType: "application/json", Size: 9, Label: "payment", Host: "api.example"},
 		Created:     epoch, Retention: retention,
 	}
 }

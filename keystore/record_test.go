@@ -38,7 +38,8 @@ func fullJob() *Job {
 					Upstream: "10.0.0.1:80", Hooked: true, Asked: 2, Connected: 2, Wrote: 1, FirstByte: 1,
 					Status: 200, Size: 5, Sum: DigestOf([]byte("hello")),
 				},
-				Resolution: &Resolution{State: AttemptCancelled, Actor: "op", Evidence: "bank statement", At: after(time.Minute)},
+				Resolution: &Resolution{State: AttemptCancelled, Actor: "op", Evidence: "bank statement", At: after(time.Minute), ID: WriteID{0x33}},
+				Lookups:    Lookups{Count: 3, Last: after(time.Minute), Status: 404, Note: "too early to tell"},
 			},
 			{
 				Number: 4, Token: tok(4), Provider: "second", State: AttemptSucceeded, Version: 2, Started: after(time.Minute),
@@ -57,7 +58,7 @@ func TestRecordRoundTrip(t *testing.T) {
 	t.Parallel()
 	checkRecord(t, fullJob())
 	// Should somebody add a field, this test has to hold it too.
-	for _, v := range []any{*fullJob(), fullJob().Attempts[0], *fullJob().Attempts[0].Resolution, *fullJob().Result, *fullJob().Result.Apart, fullJob().Request, fullJob().Attempts[0].Evidence} {
+	for _, v := range []any{*fullJob(), fullJob().Attempts[0], *fullJob().Attempts[0].Resolution, *fullJob().Result, *fullJob().Result.Apart, fullJob().Request, fullJob().Attempts[0].Evidence, fullJob().Attempts[0].Lookups} {
 		s := reflect.ValueOf(v)
 		for i := range s.NumField() {
 			if s.Field(i).IsZero() {

@@ -45,7 +45,10 @@ func (j *Job) Resolve(t Token, res Resolution, resp *Response) (*Job, error) {
 		return nil, fmt.Errorf("%w: as %s", ErrNotResolvable, res.State)
 	}
 	a.Resolution = &res
-	a.Reason = "resolved as " + res.State.String()
+	if a.Reason != "" {
+		a.Reason = "; before that: " + a.Reason
+	}
+	a.Reason = "resolved as " + res.State.String() + a.Reason
 	next.fixExpiry(res.At, false)
 	return next, nil
 }

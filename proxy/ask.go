@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"time"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
@@ -39,17 +40,31 @@ func Ask(handle func(http.ResponseWriter, *http.Request) error, r *http.Request,
 		return nil
 	}
 	c.pass = func(*io.PipeWriter, []byte) error { return nil } // nobody takes the rest
-	defer func() {
-		p := recover()
-		c.finish(false) // whatever goes on in there, it writes nothing any more
-		switch cause := context.Cause(ctx); {
-		case cause != nil: // many a handler takes the end of its context for that of the answer
-			answer, err = nil, cause
-		case p != nil:
-			answer, err = nil, ErrLookupCut
-		}
+	// In a goroutine of its own, which is left behind if it does not care for the
+	// end of its context: whoever asks must not be kept for ever.
+	returned := make(chan error, 1)
+	go func() {
+		defer func() {
+			if recover() != nil {
+				returned <- ErrLookupCut
+			}
+		}()
+		returned <- handle(c, r.WithContext(ctx))
 	}()
-	if err := handle(c, r.WithContext(ctx)); err != nil {
+	select {
+	case err = <-returned:
+	case <-ctx.Done():
+		select {
+		case <-returned:
+		case <-time.After(answerTime):
+		}
+	}
+	if cause := context.Cause(ctx); cause != nil { // many a handler takes the end of its context for that of the answer
+		c.finish(false) // whatever goes on in there, it writes nothing any more
+		return nil, cause
+	}
+	if err != nil {
+		c.finish(false)
 		return nil, err
 	}
 	if !c.begun() {

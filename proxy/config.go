@@ -167,6 +167,13 @@ func (c Config) Validate() error {
 		if err := c.Reconcile.validate(); err != nil {
 			return err
 		}
+		for _, rule := range c.Reconcile.Rules {
+			needed := max(c.Linger, c.Lease-c.Timeout) + rule.After + confirmAfter
+			if rule.As != keystore.AttemptSucceeded && c.Reconcile.For < needed {
+				return fmt.Errorf("reconcile: for %v: %s could never be told, since that takes %v: until the attempt is surely over (linger), its after, and %v to confirm it; raise for",
+					c.Reconcile.For, rule.As, needed, confirmAfter)
+			}
+		}
 	}
 	switch {
 	case strings.HasPrefix(c.Space, "_"):

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -243,9 +244,17 @@ const (
 // retry calls until it succeeds, has failed tries times (zero: any number), or
 // ctx has ended.
 func (b *backoff) retry(ctx context.Context, tries int, call func() error) error {
+	inDoubt := false // whether an earlier try may have been applied
 	for n := 1; ; n++ {
 		err := call()
-		if err == nil || definite(err) || n == tries || !b.wait(ctx) {
+		last := err == nil || definite(err) || n == tries
+		if !last && !errors.Is(err, keystore.ErrNotApplied) {
+			inDoubt = true
+		}
+		if last || !b.wait(ctx) {
+			if inDoubt && errors.Is(err, keystore.ErrNotApplied) {
+				return fmt.Errorf("%w: %v", keystore.ErrUnavailable, err) //nolint:errorlint // what it says is true of the last try only
+			}
 			return err
 		}
 	}

@@ -98,6 +98,9 @@ type Decision struct {
 	Job string
 	// Attempt is the number of the attempt. Zero: the only unknown one.
 	Attempt int
+	// Token is the attempt's, where it is known: a number alone can come to mean
+	// another attempt.
+	Token keystore.Token
 	// As is succeeded, failed or cancelled.
 	As keystore.AttemptState
 	// Actor and Evidence say who decided and what for; both are kept.
@@ -125,6 +128,11 @@ func (g *Gateway) Resolve(ctx context.Context, d Decision) (*keystore.Job, error
 		return nil, err
 	}
 	a, err := decidedAttempt(j, d.Attempt)
+	if !d.Token.IsZero() {
+		if a, err = j.Attempt(d.Token), nil; a == nil {
+			err = fmt.Errorf("%w: job %s lists it no more", ErrNoAttempt, j.ID)
+		}
+	}
 	if err != nil {
 		return j, err
 	}
@@ -140,7 +148,7 @@ func (g *Gateway) Resolve(ctx context.Context, d Decision) (*keystore.Job, error
 	defer cancel()
 	var refused error
 	var wrote bool
-	res := keystore.Resolution{State: d.As, Actor: d.Actor, Evidence: d.Evidence, At: g.store.Now()}
+	res := keystore.Resolution{State: d.As, Actor: d.Actor, Evidence: d.Evidence, At: g.store.Now(), ID: keystore.NewWriteID()}
 	j, err = g.update(ctx, j.Name, j, true, 3, func(present *keystore.Job) (*keystore.Job, bool) {
 		wrote, refused = false, nil
 		if present == nil || present.ID != d.Job {
@@ -148,6 +156,7 @@ func (g *Gateway) Resolve(ctx context.Context, d Decision) (*keystore.Job, error
 			return nil, false
 		}
 		if own := present.Attempt(token); own != nil && own.Resolution != nil && *own.Resolution == res {
+			wrote = true
 			return nil, false // an earlier send of this write
 		}
 		var next *keystore.Job

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -106,6 +107,12 @@ func (rc *Reconcile) rule(status int) (ReconcileRule, bool) {
 	return ReconcileRule{}, false
 }
 
+// instant is one moment on both clocks.
+type instant struct {
+	local time.Time
+	store keystore.Time
+}
+
 // reconciler asks about the unknown attempts of one space.
 type reconciler struct {
 	*Reconcile
@@ -125,6 +132,7 @@ type unknownCase struct {
 	// execution, and since when.
 	candidate keystore.AttemptState
 	since     time.Time
+	executed  bool // an answer has said so, though it could not be made the result
 	done      bool // asked for long enough
 	present   bool // seen in the present round
 }
@@ -200,6 +208,7 @@ func (rc *reconciler) round(ctx context.Context) error {
 
 // ask makes one lookup and does what its answer means.
 func (rc *reconciler) ask(ctx context.Context, c *unknownCase, j *keystore.Job, a *keystore.Attempt) {
+	asked := instant{time.Now(), rc.g.store.Now()}
 	answer, err := rc.lookup(ctx, j, a)
 	if ctx.Err() != nil {
 		return // it is over, by no fault of the upstream's
@@ -230,7 +239,7 @@ func (rc *reconciler) ask(ctx context.Context, c *unknownCase, j *keystore.Job, 
 	case !settles:
 		c.lookups.Note = "the answer's status is not one that settles anything"
 		c.candidate = 0
-	case rc.settle(ctx, c, rule, j, a, answer):
+	case rc.settle(ctx, c, rule, j, a, asked, answer):
 		return
 	}
 	if now.Sub(c.began) >= rc.For {
@@ -268,24 +277,41 @@ func (rc *reconciler) lookup(ctx context.Context, j *keystore.Job, a *keystore.A
 	return rc.Lookup(ctx, j, a)
 }
 
-// settle resolves the attempt, and reports whether it is settled.
-func (rc *reconciler) settle(ctx context.Context, c *unknownCase, rule ReconcileRule, j *keystore.Job, a *keystore.Attempt, answer *keystore.Response) bool {
+// over is when nothing of an attempt can follow any more: neither is its gateway
+// about to send, nor does it listen for an answer.
+func over(a *keystore.Attempt) keystore.Time {
+	if a.Ended.IsZero() {
+		return max(a.Lease, a.ListensUntil)
+	}
+	return max(a.Lease, a.Ended)
+}
+
+// settle resolves the attempt, and reports whether it is settled. The answer says
+// how things were when it was asked for.
+func (rc *reconciler) settle(ctx context.Context, c *unknownCase, rule ReconcileRule, j *keystore.Job, a *keystore.Attempt, asked instant, answer *keystore.Response) bool {
 	d := Decision{
-		Job: j.ID, Attempt: a.Number, As: rule.As, Actor: reconcilerActor,
+		Job: j.ID, Attempt: a.Number, Token: a.Token, As: rule.As, Actor: reconcilerActor,
 		Evidence: "a lookup was answered with status " + strconv.Itoa(answer.Status),
 	}
-	if rule.After > 0 {
-		since := max(a.Ended, a.Lease)
-		if passed := rc.g.store.Now().Sub(since); passed < rule.After {
-			c.lookups.Note = "too early to tell"
-			return false
-		}
+	if c.candidate != rule.As {
+		c.candidate = 0
+	}
+	if rule.As == keystore.AttemptSucceeded {
+		c.executed = true
+	} else if c.executed {
+		c.lookups.Note = "the answers contradict each other: an earlier one said that it was executed"
+		return false
+	}
+	if rule.After > 0 && asked.store.Sub(over(a)) < rule.After {
+		c.candidate = 0
+		c.lookups.Note = "too early to tell"
+		return false
 	}
 	if rule.As != keystore.AttemptSucceeded {
 		if c.candidate != rule.As {
-			c.candidate, c.since = rule.As, time.Now()
+			c.candidate, c.since = rule.As, asked.local
 		}
-		if time.Since(c.since) < confirmAfter {
+		if asked.local.Sub(c.since) < confirmAfter {
 			c.lookups.Note = "to be confirmed by a second answer"
 			c.next = c.since.Add(confirmAfter)
 			return false
@@ -350,6 +376,9 @@ func jsonPointer(doc []byte, pointer string) ([]byte, error) {
 		default:
 			return nil, fmt.Errorf("the answer has no %s", pointer)
 		}
+	}
+	if bytes.Equal(bytes.TrimSpace(part), []byte("null")) {
+		return nil, fmt.Errorf("the answer has nothing at %s", pointer)
 	}
 	return part, nil
 }
