@@ -55,7 +55,7 @@ func Ask(handle func(http.ResponseWriter, *http.Request) error, r *http.Request,
 	case err = <-returned:
 	case <-ctx.Done():
 		select {
-		case <-returned:
+		case err = <-returned:
 		case <-time.After(answerTime):
 		}
 	}

@@ -276,6 +276,36 @@ func TestDecisionsRace(t *testing.T) {
 	}
 }
 
+// A decision whose first send may have been applied is not reported as certainly
+// not applied because its second send was refused.
+func TestDecisionInDoubt(t *testing.T) {
+	bubble(t, Config{Timeout: time.Second, Linger: time.Minute}, func(t *testing.T, f *fixture) {
+		j := f.unknownFor(time.Hour)
+		sent := 0
+		f.mem.fail(func(op string) error {
+			if op == "swap" && sent > 0 {
+				return errors.Join(errInjected, keystore.ErrNotApplied)
+			}
+			return nil
+		}, func(op string) error {
+			if op == "swap" {
+				sent++
+				return errInjected
+			}
+			return nil
+		})
+		_, err := f.gateway.Resolve(t.Context(), decide(j, keystore.AttemptCancelled))
+		f.mem.fail(nil, nil)
+		if !errors.Is(err, keystore.ErrUnavailable) || errors.Is(err, keystore.ErrNotApplied) {
+			t.Errorf("got %v", err)
+		}
+		if s := f.mem.job().Attempts[0].State; s != keystore.AttemptCancelled {
+			t.Errorf("attempt is %s", s)
+		}
+		time.Sleep(2 * time.Minute)
+	})
+}
+
 func TestForget(t *testing.T) {
 	bubble(t, Config{Timeout: time.Second, Linger: time.Hour}, func(t *testing.T, f *fixture) {
 		j := f.unknownFor(time.Minute)

@@ -154,6 +154,44 @@ func TestReconcileNotConfirmed(t *testing.T) {
 	})
 }
 
+// An upstream that has once said that it was executed, if only with an answer that
+// can't be replayed, is not believed when it says the opposite.
+func TestReconcileContradictoryAnswers(t *testing.T) {
+	a := &asked{}
+	a.answer = func(n int) (*keystore.Response, error) {
+		if n%2 == 0 {
+			return status(404)(n)
+		}
+		return status(200)(n)
+	}
+	reconciled(t, a, func(rc *Reconcile) { rc.ReplayFrom = "/data/1" }, func(t *testing.T, f *fixture) {
+		time.Sleep(time.Hour)
+		f.do(request{}).want(t, 504, CodeOutcomeUnknown)
+		f.wantExecutions(1)
+	})
+}
+
+// As long as the gateway listens for an attempt's answer, the upstream may be
+// working on it, whatever its lookup says.
+func TestReconcileNotWhileListening(t *testing.T) {
+	a := &asked{answer: status(404)}
+	rc := &Reconcile{
+		Lookup: a.lookup, Every: 5 * time.Second, For: 15 * time.Minute,
+		Rules: []ReconcileRule{{Statuses: []int{404}, As: keystore.AttemptCancelled, After: 2 * time.Minute}},
+	}
+	bubble(t, Config{Reconcile: rc}, func(t *testing.T, f *fixture) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go f.route.Reconcile(ctx)
+		f.unknownFor(9 * time.Minute)
+		time.Sleep(6 * time.Minute)
+		f.do(request{}).want(t, 504, CodeOutcomeUnknown)
+		time.Sleep(5 * time.Minute)
+		f.do(request{}).wantBody(t, 200, "execution 1", true)
+		f.wantExecutions(1)
+	})
+}
+
 func TestReconcileLeavesEvidence(t *testing.T) {
 	for name, answer := range map[string]func(int) (*keystore.Response, error){
 		"500":       status(500),
