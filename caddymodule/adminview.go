@@ -88,7 +88,7 @@ type resolutionView struct {
 // lookupsView is what was learned by asking the upstream about an attempt.
 type lookupsView struct {
 	Count  int       `json:"count"`
-	Last   time.Time `json:"last"`
+	Last   time.Time `json:"last,omitzero"`
 	Status int       `json:"status,omitempty"` // of the last answer; none if none came
 	Note   string    `json:"note,omitempty"`
 }
@@ -132,8 +132,8 @@ func viewOfAttempt(a *keystore.Attempt) attemptView {
 	if r := a.Resolution; r != nil {
 		v.Resolution = &resolutionView{As: r.State.String(), Actor: r.Actor, Evidence: r.Evidence, At: r.At.Std()}
 	}
-	if l := a.Lookups; l.Count > 0 {
-		v.Lookups = &lookupsView{Count: l.Count, Last: l.Last.Std(), Status: l.Status, Note: l.Note}
+	if l := a.Lookups; l.Count > 0 || l.Note != "" {
+		v.Lookups = &lookupsView{Count: l.Count, Last: instant(l.Last), Status: l.Status, Note: l.Note}
 	}
 	return v
 }

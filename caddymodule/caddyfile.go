@@ -128,7 +128,8 @@ func (p *parser) finish(err error) error {
 	case "retention":
 		culprits = append(culprits, "linger", "timeout") // it can be its default that is too short
 	case "reconcile":
-		culprits = append([]string{"reconcile " + words[1]}, culprits...) // one of its own options
+		// One of its own options, perhaps one of its headers.
+		culprits = append([]string{"reconcile " + strings.Join(words[1:min(3, len(words))], " "), "reconcile " + words[1]}, culprits...)
 	}
 	for _, name := range culprits {
 		if place, given := p.given[name]; given {

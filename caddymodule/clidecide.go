@@ -44,6 +44,7 @@ Example:
 	flags.String("actor", "", "Who decides (default: the user of the operating system)")
 	flags.String("response", "", "File with the response that retries get, - for standard input; with succeeded")
 	flags.Bool("yes", false, "Do not ask for confirmation")
+	flags.String("store", "", storeHelp)
 	cmd.Args = cobra.ExactArgs(1)
 	return cmd
 }
@@ -81,7 +82,7 @@ func (c *call) runResolve(args []string) error {
 			return err
 		}
 	}
-	answer, err := client.call(c.Context(), http.MethodPost, jobPath(id, "resolve"), req)
+	answer, err := client.call(c.Context(), http.MethodPost, c.jobPath(id, "resolve"), req)
 	if err != nil {
 		return err
 	}
@@ -108,7 +109,7 @@ func (c *call) confirmResolve(client *adminClient, id string, req *resolveReques
 	if err := c.mustAsk(); err != nil {
 		return err
 	}
-	answer, err := client.call(c.Context(), http.MethodGet, jobPath(id, ""), nil)
+	answer, err := client.call(c.Context(), http.MethodGet, c.jobPath(id, ""), nil)
 	if err != nil {
 		return err
 	}
@@ -119,8 +120,15 @@ func (c *call) confirmResolve(client *adminClient, id string, req *resolveReques
 	if err := printJob(c.ErrOrStderr(), &job); err != nil {
 		return err
 	}
-	if a := job.decisive(); req.Attempt == 0 && a.State == "unknown" && job.unknown() == 1 {
-		req.Attempt = a.Number
+	if req.Attempt == 0 {
+		switch job.unknown() {
+		case 0:
+			return &callError{exit: exitConflict, err: errors.New("no attempt of this job is unknown, so that there is nothing to decide; nothing was done")}
+		case 1:
+			req.Attempt = job.decisive().Number
+		default:
+			return &callError{exit: exitConflict, err: errors.New("several attempts of this job are unknown; nothing was done. Say which is meant with --attempt")}
+		}
 	}
 	return c.ask(fmt.Sprintf("Resolved as %s, the next retry of this job is executed. If the attempt was executed after all, that makes two.", req.As))
 }
@@ -148,6 +156,7 @@ Example:
 `, (*call).runForget)
 	cmd.Flags().String("actor", "", "Who decides (default: the user of the operating system)")
 	cmd.Flags().Bool("yes", false, "Do not ask for confirmation")
+	cmd.Flags().String("store", "", storeHelp)
 	cmd.Args = cobra.ExactArgs(1)
 	return cmd
 }
@@ -166,7 +175,7 @@ func (c *call) runForget(args []string) error {
 		if err := c.mustAsk(); err != nil {
 			return err
 		}
-		answer, err := client.call(c.Context(), http.MethodGet, jobPath(id, ""), nil)
+		answer, err := client.call(c.Context(), http.MethodGet, c.jobPath(id, ""), nil)
 		if err != nil {
 			return err
 		}
@@ -181,7 +190,7 @@ func (c *call) runForget(args []string) error {
 			return err
 		}
 	}
-	answer, err := client.call(c.Context(), http.MethodPost, jobPath(id, "forget"), forgetRequest{Actor: actor})
+	answer, err := client.call(c.Context(), http.MethodPost, c.jobPath(id, "forget"), forgetRequest{Actor: actor})
 	if err != nil {
 		return err
 	}

@@ -164,7 +164,11 @@ func (f fields) attempt(a *attemptView) {
 		if l.Note != "" {
 			said += ": " + plain(l.Note, 0)
 		}
-		f.add(indent, "lookups", fmt.Sprintf("%d, the last one %s: %s", l.Count, at(l.Last), said))
+		words := fmt.Sprintf("%d, the last one %s: %s", l.Count, at(l.Last), said)
+		if l.Count == 0 {
+			words = "none so far: " + plain(l.Note, 0)
+		}
+		f.add(indent, "lookups", words)
 	}
 	if r := a.Resolution; r != nil {
 		f.add(indent, "resolved", fmt.Sprintf("as %s by %s, %s", r.As, plain(r.Actor, 0), at(r.At)))

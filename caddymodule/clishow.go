@@ -130,7 +130,7 @@ Example:
 	flags.String("owner", "", "Owner of the key (better: $"+envOwner+")")
 	flags.Bool("shared", false, "The key is one of a route with \"owner shared\"")
 	flags.String("key", "", "The key, as it was sent (better: $"+envKey+")")
-	flags.String("store", "", "Store of the job, where several have such a one")
+	flags.String("store", "", storeHelp)
 	cmd.Args = cobra.MaximumNArgs(1)
 	return cmd
 }
@@ -144,7 +144,7 @@ func (c *call) runShow(args []string) error {
 	var body any
 	method := http.MethodGet
 	if len(args) == 1 {
-		path = jobPath(args[0], "")
+		path = c.jobPath(args[0], "")
 	} else {
 		req := findRequest{Space: c.text("space"), Shared: c.is("shared"), Key: c.secret("key", envKey)}
 		if !req.Shared {
@@ -153,10 +153,7 @@ func (c *call) runShow(args []string) error {
 		if req.Key == "" || (req.Owner == "" && !req.Shared) {
 			return errors.New("name a job by its id, or by its key and owner (--key, and --owner or --shared)")
 		}
-		method, path, body = http.MethodPost, adminPrefix+"find", req
-	}
-	if store := c.text("store"); store != "" {
-		path += "?store=" + url.QueryEscape(store)
+		method, path, body = http.MethodPost, c.inStore(adminPrefix+"find"), req
 	}
 	answer, err := client.call(c.Context(), method, path, body)
 	if err != nil {
@@ -165,13 +162,24 @@ func (c *call) runShow(args []string) error {
 	return c.printJobAnswer(answer)
 }
 
+// storeHelp is the help of the flag that says in which store a job is.
+const storeHelp = "Store of the job, where several have such a one"
+
+// inStore adds to a path the store that the command was told.
+func (c *call) inStore(path string) string {
+	if store := c.text("store"); store != "" {
+		path += "?store=" + url.QueryEscape(store)
+	}
+	return path
+}
+
 // jobPath is the path of a job, or of something to be done with it.
-func jobPath(id, action string) string {
+func (c *call) jobPath(id, action string) string {
 	path := adminPrefix + "jobs/" + url.PathEscape(id)
 	if action != "" {
 		path += "/" + action
 	}
-	return path
+	return c.inStore(path)
 }
 
 func (c *call) printJobAnswer(answer json.RawMessage) error {

@@ -98,7 +98,7 @@ func (h *Handler) check() error {
 		return err
 	}
 	if h.Reconcile != nil && h.Reconcile.Lookup.URL != "" {
-		if _, err := newLookup(&h.Reconcile.Lookup, c.MaxResponseBody); err != nil {
+		if _, err := newLookup(&h.Reconcile.Lookup, c.KeyHeader, c.MaxResponseBody); err != nil {
 			return fmt.Errorf("reconcile: %w", err)
 		}
 	}

@@ -26,15 +26,22 @@ const maxEvents = 1000
 // the configuration that runs when their turn comes.
 var events = eventQueue{limit: maxEvents, emit: emit, dropped: func() { metrics.dropped.Inc() }}
 
+// event is what subscribers are told. It has nothing of the job, which would keep
+// its bodies in memory.
+type event struct {
+	name string
+	data map[string]any
+}
+
 // eventQueue emits events in the order in which they came, one after the other.
 // Its goroutine exists only while there is something to emit.
 type eventQueue struct {
 	limit   int
-	emit    func(proxy.Event) error
+	emit    func(event) error
 	dropped func()
 
 	mu       sync.Mutex
-	waiting  []proxy.Event
+	waiting  []event
 	emitting bool
 	full     bool // and it was said so
 }
@@ -52,7 +59,7 @@ func (q *eventQueue) put(e proxy.Event) {
 		}
 		return
 	}
-	q.waiting = append(q.waiting, e)
+	q.waiting = append(q.waiting, event{eventPrefix + string(e.Name), eventData(e)})
 	if !q.emitting {
 		q.emitting = true
 		go q.run()
@@ -73,14 +80,14 @@ func (q *eventQueue) run() {
 		if err := q.emitOne(e); err != nil {
 			q.dropped()
 			slog.New(currentLog{}).Warn("an event could not be told to its subscribers; what happened stands in the job all the same",
-				slog.String("event", eventPrefix+string(e.Name)), slog.String("job", e.Job.ID), slog.Any("error", err))
+				slog.String("event", e.name), slog.Any("job", e.data["job"]), slog.Any("error", err))
 		}
 	}
 }
 
 // emitOne recovers from the panic of a subscriber: in this goroutine it would
 // end the process.
-func (q *eventQueue) emitOne(e proxy.Event) (err error) {
+func (q *eventQueue) emitOne(e event) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("a subscriber panicked: %v", p)
@@ -92,7 +99,7 @@ func (q *eventQueue) emitOne(e proxy.Event) (err error) {
 // emit tells the subscribers of the running configuration of an event. Only a
 // configuration that has started completely is asked, since before that its
 // subscribers are still being gathered.
-func emit(e proxy.Event) error {
+func emit(e event) error {
 	ctx := caddy.ActiveContext()
 	if ctx.Context == nil || ctx.Err() != nil {
 		return errors.New("no configuration is running")
@@ -107,7 +114,7 @@ func emit(e proxy.Event) error {
 	// What has begun to be told is told to all, also if the configuration is
 	// replaced meanwhile.
 	ctx.Context = context.WithoutCancel(ctx.Context)
-	app.(*caddyevents.App).Emit(ctx, eventPrefix+string(e.Name), eventData(e))
+	app.(*caddyevents.App).Emit(ctx, e.name, e.data)
 	return nil
 }
 

@@ -86,7 +86,7 @@ func ownerOf(setting string, repl *caddy.Replacer) string {
 func (x *exchange) owner() string {
 	owner := ownerOf(x.h.Owner, x.repl)
 	if owner != "" && x.h.lookup != nil {
-		x.h.lookup.learn(x.r, x.next)
+		x.h.lookup.learn(x.asked.Host, x.r, x.next)
 	}
 	return owner
 }

@@ -9,7 +9,9 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"sync/atomic"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -30,10 +32,15 @@ type lookup struct {
 	header map[string]template
 	limit  int64 // of an answer's body, in bytes
 
-	// way is that of the latest request of the route. A handler learns what
-	// follows it only from a request.
-	way atomic.Pointer[way]
+	// ways are those of the latest requests of the route, by the host that they
+	// asked for. A handler learns what follows it only from a request, and one that
+	// several sites invoke is followed by something else on each.
+	mu   sync.Mutex
+	ways map[string]*way
 }
+
+// maxWays bounds how many hosts have a way. A client can name any.
+const maxWays = 256
 
 // way is what a request of the gateway's own needs to go through the handlers
 // that follow. It has nothing of the request that it was learned from but
@@ -47,8 +54,10 @@ type way struct {
 
 // newLookup makes a lookup out of its settings, which it checks as far as that
 // can be done without the values of global placeholders.
-func newLookup(settings *LookupRequest, limit int64) (*lookup, error) {
-	l := &lookup{method: settings.method(), text: settings.URL, header: make(map[string]template), limit: limit}
+//
+// The key's header is that of the route.
+func newLookup(settings *LookupRequest, keyHeader string, limit int64) (*lookup, error) {
+	l := &lookup{method: settings.method(), text: settings.URL, header: make(map[string]template), limit: limit, ways: make(map[string]*way)}
 	if err := checkLookupMethod(l.method); err != nil {
 		return nil, err
 	}
@@ -67,6 +76,9 @@ func newLookup(settings *LookupRequest, limit int64) (*lookup, error) {
 			return nil, err
 		}
 		name = http.CanonicalHeaderKey(name)
+		if name == http.CanonicalHeaderKey(keyHeader) {
+			return nil, errKeyHeader(name)
+		}
 		if _, twice := l.header[name]; twice {
 			return nil, fmt.Errorf("header %s: given twice; keep one of them", name)
 		}
@@ -90,6 +102,8 @@ func newHeaderTemplate(name, value string) (template, error) {
 	switch {
 	case !httpguts.ValidHeaderFieldName(name):
 		return nil, fmt.Errorf("header %s: not the name of a header field", name)
+	case slices.Contains(keyHeaders, http.CanonicalHeaderKey(name)):
+		return nil, errKeyHeader(name)
 	case http.CanonicalHeaderKey(name) == "Accept-Encoding":
 		return nil, fmt.Errorf("header %s: the answer is kept for clients that may understand other encodings; leave it out", name)
 	case !httpguts.ValidHeaderFieldValue(value) || value == "":
@@ -99,7 +113,32 @@ func newHeaderTemplate(name, value string) (template, error) {
 	if err != nil {
 		return nil, fmt.Errorf("header %s: %w", name, err)
 	}
+	if http.CanonicalHeaderKey(name) == "Host" {
+		for _, used := range t.names() {
+			if slices.Contains(jobPlaceholders, used) {
+				return nil, fmt.Errorf("header %s: {%s} can't stand for where the upstream is; write the host, and use the placeholder in the URL", name, used)
+			}
+		}
+	}
 	return t, nil
+}
+
+// keyHeaders are the headers that upstreams commonly take a key from.
+var keyHeaders = []string{"Idempotency-Key", "X-Idempotency-Key"}
+
+// errKeyHeader refuses what would make a lookup look like an attempt.
+func errKeyHeader(name string) error {
+	return fmt.Errorf("header %s: a request that carries the key could be carried out as the job; "+
+		"leave the header out, and ask by the URL, as in `lookup GET /charges?key={http.idempotency.key_sent}`", name)
+}
+
+// uses reports whether the placeholder of this name is in the lookup.
+func (l *lookup) uses(name string) bool {
+	all := []template{l.url.origin, l.url.path, l.url.query}
+	for _, t := range l.header {
+		all = append(all, t)
+	}
+	return slices.ContainsFunc(all, func(t template) bool { return slices.Contains(t.names(), name) })
 }
 
 // sampleJob stands for any job when settings are checked.
@@ -117,8 +156,12 @@ func (l *lookup) check() error {
 		return fmt.Errorf("lookup: %w", err)
 	}
 	for name, value := range l.header {
-		if _, err := value.expand(sampleJob); err != nil {
+		text, err := value.expand(sampleJob)
+		if err != nil {
 			return fmt.Errorf("header %s: %w", name, err)
+		}
+		if !httpguts.ValidHeaderFieldValue(text) {
+			return fmt.Errorf("header %s: what it comes to is not a value that a header field can have; is there a line break in one of its environment variables or files?", name)
 		}
 	}
 	return nil
@@ -136,7 +179,7 @@ func (l *lookup) ask(ctx context.Context, j *keystore.Job, a *keystore.Attempt) 
 	if r.Host == "" {
 		r.Host = j.Request.Host // the request went where that had sent it
 	}
-	return l.askProvider(r)
+	return l.askProvider(r, j.Request.Host)
 }
 
 // request returns the lookup about an attempt. Placeholders of the environment
@@ -172,8 +215,9 @@ func (l *lookup) request(ctx context.Context, j *keystore.Job, a *keystore.Attem
 	return r, nil
 }
 
-// learn notes the way of a request of the route.
-func (l *lookup) learn(r *http.Request, next caddyhttp.Handler) {
+// learn notes the way of a request of the route, which the client sent to this
+// host.
+func (l *lookup) learn(host string, r *http.Request, next caddyhttp.Handler) {
 	w := &way{next: next, root: caddyhttp.GetVar(r.Context(), "root")}
 	w.server, _ = r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if r.TLS != nil {
@@ -182,13 +226,30 @@ func (l *lookup) learn(r *http.Request, next caddyhttp.Handler) {
 			Version: r.TLS.Version, HandshakeComplete: true, CipherSuite: r.TLS.CipherSuite, ServerName: r.TLS.ServerName,
 		}
 	}
-	l.way.Store(w)
+	host = strings.ToLower(host)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, known := l.ways[host]; !known && len(l.ways) >= maxWays {
+		for other := range l.ways { // in no order
+			delete(l.ways, other)
+			break
+		}
+	}
+	l.ways[host] = w
 }
 
-// askProvider sends a lookup the way that attempts go, in a context of its own:
-// it has none of the vars and placeholders of anybody's request.
-func (l *lookup) askProvider(r *http.Request) (*keystore.Response, error) {
-	way := l.way.Load()
+// wayOf returns the way of attempts for a host, or nil if none is known.
+func (l *lookup) wayOf(host string) *way {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ways[strings.ToLower(host)]
+}
+
+// askProvider sends a lookup the way that attempts of the host's jobs go, in a
+// context of its own: it has none of the vars and placeholders of anybody's
+// request.
+func (l *lookup) askProvider(r *http.Request, host string) (*keystore.Response, error) {
+	way := l.wayOf(host)
 	if way == nil {
 		return nil, proxy.ErrNotAskable
 	}

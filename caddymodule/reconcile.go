@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"time"
@@ -25,7 +26,9 @@ type Reconcile struct {
 	// pause grows, up to twelve times as long. Default: `5s`.
 	Every caddy.Duration `json:"every,omitempty"`
 
-	// How long a gateway goes on asking about an attempt. Default: `15m`.
+	// How long a gateway goes on asking about an attempt. With answers that mean
+	// `failed` or `cancelled` it has to be longer than linger, their `after` and 30
+	// seconds together. Default: `15m`.
 	For caddy.Duration `json:"for,omitempty"`
 
 	// What the lookup's answers mean. Required.
@@ -55,11 +58,12 @@ type LookupRequest struct {
 	// What to ask. A path, as in `/charges?key={http.idempotency.key}`, goes the
 	// way of the attempts, through the handlers that follow, with the host of the
 	// job's own request unless the header `Host` says otherwise; before the first
-	// request with a key after a start it can't be asked. A URL with
+	// request for that host with a key after a start it can't be asked. A URL with
 	// `http://` or `https://` is asked directly.
 	URL string `json:"url"`
 
-	// The headers, by name.
+	// The headers, by name. The one that carries the key is refused, since a
+	// request with it could be carried out as the job.
 	Header map[string]string `json:"header,omitempty"`
 }
 
@@ -72,8 +76,8 @@ type ReconcileAnswer struct {
 	// or `cancelled` (a repetition is carried out).
 	As string `json:"as"`
 
-	// How long has to have passed since the later of the attempt's end and its
-	// lease's end. Required for `failed` and `cancelled`: a gateway that stands
+	// How long has to have passed since the attempt is surely over: its lease has
+	// ended, and its gateway does not listen any more. Required for `failed` and `cancelled`: a gateway that stands
 	// still may yet be about to send.
 	After caddy.Duration `json:"after,omitempty"`
 }
@@ -118,12 +122,17 @@ func (h *Handler) provisionLookup() error {
 	if h.Reconcile == nil || h.Reconcile.Lookup.URL == "" {
 		return nil // of the latter, Validate complains
 	}
-	l, err := newLookup(&h.Reconcile.Lookup, h.config.MaxResponseBody)
+	l, err := newLookup(&h.Reconcile.Lookup, h.config.KeyHeader, h.config.MaxResponseBody)
 	if err == nil {
 		err = l.check()
 	}
 	if err != nil {
 		return fmt.Errorf("reconcile: %w", err)
+	}
+	if h.Owner != ownerShared && !l.uses("http.idempotency.job") {
+		h.log.Warn("a key is unique only for its owner, and the lookup does not name the job: if two owners use the same key, the answer about one's job could settle the other's; "+
+			"ask by {http.idempotency.job}, which the upstream gets as Idempotency-Job, or make sure that keys are unique among all owners",
+			slog.String("lookup", l.text))
 	}
 	h.lookup = l
 	return nil
@@ -140,7 +149,7 @@ type place struct {
 // would be asked about in the wrong place, where an answer that knows nothing of
 // them would permit a second execution.
 func (a *App) keepsJobs(h *Handler) error {
-	at := place{keyOf(h.opener), h.config.Space}
+	at := place{locationOf(h.opener), h.config.Space}
 	if a.handlers == nil {
 		a.handlers = make(map[place][]*Handler)
 	}

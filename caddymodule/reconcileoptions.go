@@ -45,7 +45,7 @@ func (p *parser) lookup(l *LookupRequest) error {
 	if err := checkLookupMethod(l.Method); err != nil {
 		return p.place(err)
 	}
-	if _, err := newLookup(&LookupRequest{Method: l.Method, URL: l.URL}, math.MaxInt64); err != nil {
+	if _, err := newLookup(&LookupRequest{Method: l.Method, URL: l.URL}, "", math.MaxInt64); err != nil {
 		return p.wrong("lookup", args, "%w", err)
 	}
 	return nil
@@ -64,6 +64,7 @@ func (p *parser) lookupHeader(l *LookupRequest) error {
 	if _, twice := l.Header[name]; twice {
 		return p.wrong("header", args[:1], "given twice; keep one of them")
 	}
+	p.given["header "+name] = p.given["header"]
 	if l.Header == nil {
 		l.Header = make(map[string]string)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -166,6 +167,46 @@ func (s *BoltStore) Open(log *slog.Logger) (keystore.Store, error) {
 	return store, nil
 }
 
+// locator is a StoreOpener that can tell what place it opens, however the settings
+// spell that.
+type locator interface{ location() string }
+
+// locationOf returns the place that an opener opens.
+func locationOf(o StoreOpener) storeKey {
+	key := keyOf(o)
+	if l, ok := o.(locator); ok {
+		key.settings = l.location()
+	}
+	return key
+}
+
+// location leaves out who comes, and how.
+func (s *RedisStore) location() string {
+	o, err := redis.ParseURL(s.url)
+	if err != nil {
+		return s.url // of which Provision has complained
+	}
+	addr := strings.ToLower(o.Addr)
+	if o.Network == "unix" {
+		addr = realPath(o.Addr)
+	}
+	return fmt.Sprintf("%s %s %d", o.Network, addr, o.DB)
+}
+
+func (s *BoltStore) location() string { return realPath(s.path) }
+
+// realPath returns a path without symbolic links, as far as it exists.
+func realPath(path string) string {
+	if to, err := filepath.EvalSymlinks(path); err == nil {
+		return to
+	}
+	dir := filepath.Dir(path)
+	if dir == path {
+		return path
+	}
+	return filepath.Join(realPath(dir), filepath.Base(path))
+}
+
 // resolve replaces the placeholders of a setting. The error names only the
 // placeholder, since what is around it may be secret.
 func resolve(option, setting string) (string, error) {
@@ -188,6 +229,8 @@ func hasPlaceholder(setting string) bool {
 // Interface guards
 var (
 	_ StoreOpener           = (*RedisStore)(nil)
+	_ locator               = (*RedisStore)(nil)
+	_ locator               = (*BoltStore)(nil)
 	_ caddy.Provisioner     = (*RedisStore)(nil)
 	_ caddyfile.Unmarshaler = (*RedisStore)(nil)
 	_ StoreOpener           = (*BoltStore)(nil)

@@ -81,6 +81,9 @@ func (t template) expand(ofJob map[string]string) (string, error) {
 				global = caddy.NewReplacer()
 			}
 			value, _ = global.GetString(part.name)
+			if strings.HasPrefix(part.name, "file.") {
+				value = strings.TrimRight(value, "\r\n") // editors end files with a line break
+			}
 		}
 		if value == "" {
 			return "", proxy.LookupError("{" + part.name + "} stands for nothing; is the environment variable or file there?")
