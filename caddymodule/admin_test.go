@@ -122,7 +122,7 @@ func TestAdminShowsJobs(t *testing.T) {
 			j := shown.job(t)
 			e := j.Attempts[0].Evidence
 			if j.Store != name || j.Space != "main" || j.State != "unknown" || len(j.Owner) != 64 || j.Age == "" || !j.Expires.IsZero() || j.Result != nil ||
-				time.Since(j.Created).Abs() > time.Hour || j.Request != (requestView{Method: "POST", Path: "/die/17", MediaType: "text/plain", Size: 9}) {
+				time.Since(j.Created).Abs() > time.Hour || j.Request != (requestView{Method: "POST", Host: address, Path: "/die/17", MediaType: "text/plain", Size: 9}) {
 				t.Errorf("job %+v", j)
 			}
 			if at := j.Attempts[0]; j.AttemptCount != 1 || len(j.Attempts) != 1 || at.Number != 1 || at.State != "unknown" || at.Reason == "" ||

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -59,6 +62,9 @@ func atTerminal(t *testing.T, typed string, args ...string) ran {
 	r := ran{}
 	if err := parent.ExecuteContext(t.Context()); err != nil {
 		r.code = exitError
+		if v := reflect.ValueOf(err); v.Kind() == reflect.Pointer && v.Type().Elem().Name() == "exitError" {
+			r.code = int(v.Elem().FieldByName("ExitCode").Int()) // Caddy does not export its type
+		}
 	}
 	r.out, r.err = out.String(), errs.String()
 	return r
@@ -205,7 +211,7 @@ func TestCLIConfirmation(t *testing.T) {
 
 	atTerminal(t, "yes\n", resolve...).want(t, 0, "the whole request was sent", "If the attempt was executed after all, that makes two.", "Resolved as failed by ")
 	atTerminal(t, "yes\n", forget...).want(t, 0, "a request with its key is executed", "Its key is new.")
-	atTerminal(t, "yes\n", forget...).want(t, exitError, "no such job")
+	atTerminal(t, "yes\n", forget...).want(t, exitNoJob, "no such job")
 }
 
 func TestCLIJSON(t *testing.T) {
@@ -383,5 +389,59 @@ func TestTransportInWords(t *testing.T) {
 		if got := e.words(); got != want {
 			t.Errorf("%+v: %s", e, got)
 		}
+	}
+}
+
+// Nobody is asked to confirm what can't be done.
+func TestCLIResolvesOnlyWhatIsUnknown(t *testing.T) {
+	for name, c := range map[string]struct {
+		states []string
+		exit   int
+		says   string
+	}{
+		"none":    {[]string{"succeeded"}, exitConflict, "nothing to decide"},
+		"several": {[]string{"unknown", "unknown"}, exitConflict, "--attempt"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			job := jobView{ID: "j"}
+			for i, state := range c.states {
+				job.Attempts = append(job.Attempts, attemptView{Number: i + 1, State: state})
+			}
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method != http.MethodGet {
+					t.Errorf("%s %s", r.Method, r.URL)
+				}
+				_ = json.NewEncoder(w).Encode(job)
+			}))
+			t.Cleanup(s.Close)
+			args := []string{"--address", s.Listener.Addr().String(), "resolve", "j", "--as", "failed", "--evidence", "e"}
+			r := atTerminal(t, "yes\n", args...)
+			r.want(t, c.exit, "attempt 1", c.says, "nothing was done")
+			if strings.Contains(r.err, "Type yes") {
+				t.Errorf("asked: %s", r.err)
+			}
+		})
+	}
+}
+
+func TestCLINamesTheStore(t *testing.T) {
+	u := newUpstream(t)
+	dir := t.TempDir()
+	config, admin := adminSite(t, "", "handle /die/* {\n"+protect(u, "owner shared\nstore bolt "+filepath.Join(dir, "a.db"))+"\n}\nhandle {\n"+
+		protect(u, "owner shared\nstore bolt "+filepath.Join(dir, "b.db"))+"\n}")
+	load(t, config)
+	id, done := makeUnknown(t, "k"), post(t, "/pay", "done").header.Get("Idempotency-Job")
+	for _, c := range []struct {
+		right, wrong string
+		args         []string
+	}{
+		{"bolt-1", "bolt-2", []string{"resolve", id, "--as", "failed", "--evidence", "e"}},
+		{"bolt-2", "bolt-1", []string{"forget", done}},
+	} {
+		args := append([]string{"--address", admin}, c.args...)
+		atTerminal(t, "yes\n", append(args, "--store", c.wrong)...).want(t, exitNoJob, "no such job")
+		caddyCommand(t, nil, append(args, "--yes", "--store", c.wrong)...).want(t, exitNoJob, "no such job")
+		atTerminal(t, "yes\n", append(args, "--store", c.right)...).want(t, 0, "Type yes")
 	}
 }

@@ -118,27 +118,33 @@ func TestEventsDoNotBlockAndKeepTheirOrder(t *testing.T) {
 	entered, release, emitted := make(chan struct{}), make(chan struct{}), make(chan int)
 	dropped := 0
 	q := &eventQueue{limit: 3, dropped: func() { dropped++ }}
-	q.emit = func(e proxy.Event) error {
-		if e.Attempt == 0 {
+	q.emit = func(e event) error {
+		attempt := e.data["attempt"].(int)
+		if attempt == 0 {
 			close(entered)
 			<-release
 		}
-		emitted <- e.Attempt
-		if e.Attempt == 1 {
+		emitted <- attempt
+		if attempt == 1 {
 			panic("a subscriber")
 		}
-		if e.Attempt == 2 {
+		if attempt == 2 {
 			return errors.New("nobody is there")
 		}
 		return nil
 	}
-	event := func(n int) proxy.Event { return proxy.Event{Attempt: n, Job: new(keystore.Job)} }
-	q.put(event(0))
+	happens := func(n int) { q.put(proxy.Event{Name: proxy.EventResolved, Attempt: n, Job: &keystore.Job{ID: "j"}}) }
+	happens(0)
 	<-entered
 	for n := 1; n <= 5; n++ {
-		q.put(event(n))
+		happens(n)
 	}
 	q.mu.Lock()
+	for i, e := range q.waiting { // without the job, whose bodies may be large
+		if e.name != "idempotency_resolved" || e.data["job"] != "j" || e.data["attempt"] != i+1 {
+			t.Errorf("there waits %+v", e)
+		}
+	}
 	if dropped != 2 {
 		t.Errorf("%d were dropped", dropped)
 	}
@@ -162,7 +168,7 @@ func TestEventsDoNotBlockAndKeepTheirOrder(t *testing.T) {
 }
 
 func TestEventsWithoutAConfigurationAreCounted(t *testing.T) {
-	if err := emit(proxy.Event{Name: proxy.EventResolved, Job: new(keystore.Job)}); err == nil {
+	if err := emit(event{name: "idempotency_resolved"}); err == nil {
 		t.Error("somebody was told")
 	}
 }

@@ -210,6 +210,9 @@ func send(ctx context.Context, path, key string, header ...string) (a answer, er
 		req.Header.Set("Idempotency-Key", key)
 	}
 	for i := 0; i < len(header); i += 2 {
+		if header[i] == "Host" {
+			req.Host = header[i+1]
+		}
 		req.Header.Set(header[i], header[i+1])
 	}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 	"github.com/caddy-idempotency/caddy-idempotency/proxy"
 )
@@ -17,7 +19,7 @@ import (
 // askAbout asks directly about an attempt with a key.
 func askAbout(t *testing.T, url, key string) (*keystore.Response, error) {
 	t.Helper()
-	l, err := newLookup(&LookupRequest{URL: url}, 100)
+	l, err := newLookup(&LookupRequest{URL: url}, "", 100)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,5 +77,65 @@ func TestErrorsOfLookupsDoNotShowTheKey(t *testing.T) {
 	_, err = askAbout(t, "http://"+l.Addr().String()+"/charges?key={http.idempotency.key}", "very-secret")
 	if err == nil || strings.Contains(err.Error(), "very-secret") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A handler that several sites invoke is followed by something else on each.
+func TestLookupGoesTheWayOfTheHostOfItsJob(t *testing.T) {
+	t.Parallel()
+	l, err := newLookup(&LookupRequest{URL: "/charges", Header: map[string]string{"Host": "bank.example"}}, "", 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	site := func(host string) {
+		l.learn(host, httptest.NewRequest(http.MethodPost, "/", nil), caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+			_, err := fmt.Fprint(w, r.Host, " ", host) //nolint:gosec // nobody's browser sees it
+			return err
+		}))
+	}
+	askOf := func(host string) (string, error) {
+		a, err := l.ask(context.Background(), &keystore.Job{ID: "j", KeySent: "k", Request: keystore.RequestInfo{Host: host}}, &keystore.Attempt{Number: 1})
+		if err != nil {
+			return "", err
+		}
+		return string(a.Body), nil
+	}
+	site("a.example")
+	site("B.example:8080")
+	for host, want := range map[string]string{"a.example": "bank.example a.example", "b.example:8080": "bank.example B.example:8080"} {
+		if got, err := askOf(host); err != nil || got != want {
+			t.Errorf("%s: got %q, %v", host, got, err)
+		}
+	}
+	for _, host := range []string{"c.example", "b.example", ""} {
+		if got, err := askOf(host); !errors.Is(err, proxy.ErrNotAskable) {
+			t.Errorf("%s: got %q, %v", host, got, err)
+		}
+	}
+	for n := range 2 * maxWays {
+		site(fmt.Sprintf("%d.example", n))
+	}
+	last := fmt.Sprintf("%d.example", 2*maxWays-1)
+	if got, err := askOf(last); err != nil || got != "bank.example "+last || len(l.ways) != maxWays {
+		t.Errorf("of %d: got %q, %v", len(l.ways), got, err)
+	}
+}
+
+func TestLookupsWhoseHeadersAreRefused(t *testing.T) {
+	t.Setenv("TWO_LINES", "a\nb")
+	for name, c := range map[string]struct{ header, value, want string }{
+		"the key":             {"idempotency-key", "{http.idempotency.key}", "leave the header out"},
+		"the other key":       {"X-Idempotency-Key", "x", "leave the header out"},
+		"the route's key":     {"x-request", "x", "leave the header out"},
+		"the job's host":      {"host", "{http.idempotency.key}.example", "can't stand for where the upstream is"},
+		"a value of no field": {"X-A", "{env.TWO_LINES}", "is there a line break"},
+	} {
+		l, err := newLookup(&LookupRequest{URL: "/a", Header: map[string]string{c.header: c.value}}, "X-Request", 100)
+		if err == nil {
+			err = l.check()
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "a\nb") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -2,10 +2,13 @@ package caddymodule
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -149,12 +152,12 @@ func TestReconcilerCompletesWhatALookupConfirms(t *testing.T) {
 // What permits a second execution is never concluded at once.
 func TestReconcilerDoesNotCancelOnAFirstAnswer(t *testing.T) {
 	for name, c := range map[string]struct{ after, note string }{
-		"before its time":         {"1h", "too early to tell"},
+		"before its time":         {"1h\nfor 2h", "too early to tell"},
 		"seen for the first time": {"1ms", "to be confirmed by a second answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBank(t, 404)
-			options := "timeout 3s\nlease 3s" // the end of the lease counts too
+			options := "timeout 3s\nlease 3s\nlinger 1s" // the ends of lease and linger count too
 			load(t, site(t, b.reconciled(options, "lookup GET /charges\nevery 1ms\nsucceeded 200\ncancelled 404 after "+c.after)))
 			id := leaveUnknown(t, "k")
 			eventually(t, c.note, func() bool { return recorded(t, id).Attempts[0].Lookups.Note == c.note })
@@ -172,7 +175,7 @@ func TestReconcilerLeavesTheRestUnknownWithEvidence(t *testing.T) {
 	for _, status := range []int{401, 500} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			b := newBank(t, status)
-			load(t, site(t, b.reconciled("", "lookup GET /charges\nevery 1ms\nfor 20ms\nsucceeded 200\ncancelled 404 after 2m")))
+			load(t, site(t, b.reconciled("", "lookup GET /charges\nevery 1ms\nfor 20ms\nsucceeded 200")))
 			id := leaveUnknown(t, "k")
 			eventually(t, "it stops asking", func() bool {
 				l := recorded(t, id).Attempts[0].Lookups
@@ -328,6 +331,10 @@ func TestReconcilersEndWithTheirConfiguration(t *testing.T) {
 // knows of them.
 func TestReconcilerHasItsSpaceForItself(t *testing.T) {
 	const block = "\nreconcile {\nlookup GET /charges\nsucceeded 200\n}"
+	dir, link := t.TempDir(), filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
 	two := func(a, b string) string {
 		return site(t, "handle /a {\nidempotency {\nowner shared\n"+a+"\n}\n}\nhandle {\nidempotency {\nowner shared\n"+b+"\n}\n}")
 	}
@@ -342,6 +349,11 @@ func TestReconcilerHasItsSpaceForItself(t *testing.T) {
 		"another space":           {"space a" + block, "", true},
 		"another store":           {"store bolt " + filepath.Join(t.TempDir(), "other.db") + block, "", true},
 		"without any reconciling": {"", "", true},
+		"redis by its defaults":   {"store redis redis://localhost" + block, "store redis redis://u:p@LOCALHOST:6379/0", false},
+		"redis with TLS":          {"store redis redis://h:6380/1" + block, "store redis rediss://h:6380/1?dial_timeout=3s", false},
+		"another database":        {"store redis redis://h/1" + block, "store redis redis://h", true},
+		"another port":            {"store redis redis://h" + block, "store redis redis://h:6380", true},
+		"bolt by a link":          {"store bolt " + filepath.Join(dir, "new", "x.db") + block, "store bolt " + filepath.Join(link, "new", "x.db"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := validate(two(c.a, c.b))
@@ -379,5 +391,70 @@ func TestLabelIsShownWithTheJob(t *testing.T) {
 	a := post(t, "/v1/pay", "k", "X-Order", "o-17")
 	if label := recorded(t, a.header.Get("Idempotency-Job")).Request.Label; label != "o-17 /pay" {
 		t.Errorf("label %q", label)
+	}
+}
+
+// Two owners can use one key; a lookup that asks by it alone may be told of the
+// other's job.
+func TestLookupByKeyAloneIsWarnedOfWhereOwnersDiffer(t *testing.T) {
+	for name, c := range map[string]struct {
+		owner, lookup string
+		warned        int
+	}{
+		"by the key":         {"{http.request.header.X-User}", "lookup GET /charges?key={http.idempotency.key}", 1},
+		"by the job":         {"{http.request.header.X-User}", "lookup GET /charges?job={http.idempotency.job}", 0},
+		"by the job, within": {"{http.request.header.X-User}", "lookup GET /charges\nheader X-Job {http.idempotency.job}", 0},
+		"of one owner":       {"shared", "lookup GET /charges?key={http.idempotency.key}", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "log")
+			load(t, strings.Replace(site(t, "idempotency {\nowner "+c.owner+"\nreconcile {\n"+c.lookup+"\nsucceeded 200\n}\n}"), "output discard", "output file "+file, 1))
+			if n := strings.Count(readFile(t, file), "make sure that keys are unique among all owners"); n != c.warned {
+				t.Errorf("%d warnings", n)
+			}
+		})
+	}
+}
+
+// What kept a lookup from being made is shown, though none was made.
+func TestNotesWithoutLookupsAreShown(t *testing.T) {
+	t.Parallel()
+	a := viewOfAttempt(&keystore.Attempt{Number: 1, Lookups: keystore.Lookups{Note: "the reason"}})
+	var out strings.Builder
+	if err := printJob(&out, &jobView{Attempts: []attemptView{a}}); err != nil || !strings.Contains(out.String(), "none so far: the reason") {
+		t.Errorf("printed %s, %v", out.String(), err)
+	}
+	text, err := json.Marshal(a.Lookups)
+	if err != nil || string(text) != `{"count":0,"note":"the reason"}` {
+		t.Errorf("got %s, %v", text, err)
+	}
+	if a := viewOfAttempt(&keystore.Attempt{Number: 1}); a.Lookups != nil {
+		t.Errorf("got %+v", a.Lookups)
+	}
+}
+
+// One handler in a named route, and a bank for each site that invokes it.
+func TestLookupsOfANamedRouteGoToTheSiteOfTheirJob(t *testing.T) {
+	banks := map[string]*bank{"a.example": newBank(t, 500), "b.example": newBank(t, 500)}
+	_, port, _ := net.SplitHostPort(address)
+	config := global(t) + "&(pay) {\nidempotency {\nowner shared\nreconcile {\nlookup GET /charges?key={http.idempotency.key}\nevery 1ms\nsucceeded 200\n}\n}\n}\n"
+	for host, b := range banks {
+		config += fmt.Sprintf("http://%s:%s {\nbind 127.0.0.1\ninvoke pay\nreverse_proxy %s\n}\n", host, port, b.Listener.Addr())
+	}
+	load(t, config)
+	for host := range banks {
+		leaveUnknown(t, "of-"+host, "Host", host)
+	}
+	known := make(map[string]int)
+	for host, b := range banks {
+		known[host] = len(b.asked())
+	}
+	for host, b := range banks {
+		eventually(t, host+" is asked again", func() bool { return len(b.asked()) > known[host]+1 })
+		for _, r := range b.asked() {
+			if key := r.URL.Query().Get("key"); key != "of-"+host || r.Host != host {
+				t.Errorf("%s was asked for %s at %s", host, key, r.Host)
+			}
+		}
 	}
 }

@@ -1,6 +1,8 @@
 package caddymodule
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -64,6 +66,25 @@ func TestLookupURLsThatNoValueCouldMend(t *testing.T) {
 	} {
 		if _, err := newURLTemplate(url); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", url, err, want)
+		}
+	}
+}
+
+// Editors and other tools end a file with a line break.
+func TestLineBreaksAtTheEndOfFilesAreLeftOut(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for content, want := range map[string]string{"secret": "secret", "secret\n": "secret", "secret\r\n\r\n": "secret", "a b \n": "a b "} {
+		file := filepath.Join(dir, "token")
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		tmpl, err := newTemplate("x{file."+file+"}y", asItIs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := tmpl.expand(nil); err != nil || got != "x"+want+"y" {
+			t.Errorf("%q: got %q, %v", content, got, err)
 		}
 	}
 }
