@@ -243,8 +243,8 @@ func TestManyTruth(t *testing.T) {
 		doubts := 0
 		for round := range uint64(4) {
 			swaps := manyJobs(t, s, addr, 2000)
-			removeLost := proxy.Inject(faultnet.Fault{Command: "evalsha", Do: faultnet.LoseReplyAndCut, Chance: 0.002, Seed: round})
-			removeCut := proxy.Inject(faultnet.Fault{Command: "evalsha", Do: faultnet.CutBefore, Chance: 0.002, Seed: round + 100})
+			removeLost := proxy.Inject(faultnet.Fault{Command: "evalsha", Do: faultnet.LoseReplyAndCut, Chance: 0.0005, Seed: round})
+			removeCut := proxy.Inject(faultnet.Fault{Command: "evalsha", Do: faultnet.CutBefore, Chance: 0.0005, Seed: round + 100})
 			results := s.SwapMany(contextOf(t), swaps)
 			removeLost()
 			removeCut()
