@@ -8,7 +8,7 @@ SOURCES := go.mod go.sum xcaddy.sh $(shell find caddymodule keystore proxy ! -na
 # The linters are a module of their own.
 TOOL := go tool -modfile=tools/go.mod
 
-.PHONY: help run build test lint clean redis-server
+.PHONY: help run build test lint clean needed
 
 help: ## say what there is
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -25,7 +25,7 @@ caddy: $(SOURCES)
 test: export GOFLAGS := $(GOFLAGS) $(FLAGS)
 
 # The race detector needs cgo, which needs a C compiler.
-test: redis-server ## run all tests, with the race detector where there is a C compiler
+test: needed ## run all tests, with the race detector where there is a C compiler
 	@if command -v "$$(go env CC)" >/dev/null; then \
 		export CGO_ENABLED=1; race=-race; \
 	else \
@@ -34,17 +34,18 @@ test: redis-server ## run all tests, with the race detector where there is a C c
 	fi; \
 	set -x; go vet ./... && go test $$race -timeout 30m ./...
 
-# Installed without being started: the tests run servers of their own.
-redis-server:
-	@command -v redis-server >/dev/null || { \
+# The server is installed without being started: the tests run servers of their own.
+needed:
+	@for package in redis-server curl; do \
+		command -v $$package >/dev/null && continue; \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-			echo "make: installing redis-server, which the tests need" >&2; \
-			apt-get -qq update && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends redis-server; \
+			echo "make: installing $$package, which the tests need" >&2; \
+			apt-get -qq update && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends $$package || exit 1; \
 		else \
-			echo "make: redis-server is missing, which the tests need: install the package redis-server (Debian, Ubuntu) or redis (others)" >&2; \
+			echo "make: $$package is missing, which the tests need: install the package of that name (redis-server is named redis on some systems)" >&2; \
 			exit 1; \
 		fi; \
-	}
+	done
 
 lint: caddy ## check formatting and run the linters
 	@unformatted="$$($(TOOL) gofumpt -l .)"; \
