@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +19,8 @@ const (
 	// renewals bounds how many leases are renewed at once that can't be renewed
 	// together.
 	renewals = 16
+	// renewedTogether is how many leases are renewed in one call to the store.
+	renewedTogether = 1000
 )
 
 // renewLeases keeps the leases of this gateway's attempts alive, and enters
@@ -103,13 +106,20 @@ func (g *Gateway) enterIndex(attempts []*attempt) bool {
 // renew extends leases, with as few round trips to the store as it lets them
 // share.
 func (g *Gateway) renew(due []*attempt) {
-	if len(due) == 0 {
-		return
+	var overtaken []*attempt
+	for chunk := range slices.Chunk(due, renewedTogether) {
+		overtaken = append(overtaken, g.renewTogether(chunk)...)
 	}
+	g.renewSingly(overtaken)
+}
+
+// renewTogether returns the attempts whose record has moved on in another way
+// than by a write of this gateway's.
+func (g *Gateway) renewTogether(due []*attempt) (overtaken []*attempt) {
 	ctx, cancel := context.WithTimeout(g.ctx, storeTime)
 	defer cancel()
 	now := g.store.Now()
-	var locked, overtaken []*attempt
+	var locked []*attempt
 	var swaps []keystore.Swap
 	for _, a := range due {
 		// A write that is under way says more than that the attempt goes on.
@@ -133,12 +143,16 @@ func (g *Gateway) renew(due []*attempt) {
 		case r.Swapped:
 			a.job = swaps[i].Job
 			g.observer.Incident(IncidentRenewed)
+		case a.goesOnIn(r.Present):
+			// An earlier renewal, whose reply was lost. If that was long ago, the
+			// next round renews it again.
+			a.job = r.Present
 		default:
 			overtaken = append(overtaken, a)
 		}
 		a.mu.Unlock()
 	}
-	g.renewSingly(overtaken)
+	return overtaken
 }
 
 // renewSingly renews the leases of attempts whose record is not the one that
@@ -170,6 +184,16 @@ func (a *attempt) renew() {
 	case settled.Effect == keystore.EffectRenewed:
 		a.g.observer.Incident(IncidentRenewed)
 	}
+}
+
+// goesOnIn reports whether a record is of the attempt's job, and says that the
+// attempt is running.
+func (a *attempt) goesOnIn(j *keystore.Job) bool {
+	if j == nil || j.ID != a.job.ID {
+		return false
+	}
+	own := j.Attempt(a.token)
+	return own != nil && own.State == keystore.AttemptStarting
 }
 
 // goesOn is the report of an attempt that is still running.
