@@ -103,21 +103,28 @@ func (c *call) runResolve(args []string) error {
 	return c.say("Resolved as %s by %s. Job %s: %s.", req.As, req.Actor, job.ID, next)
 }
 
-// confirmResolve shows what is decided on. What is then decided on is what was
-// shown, also if another attempt is unknown by then.
-func (c *call) confirmResolve(client *adminClient, id string, req *resolveRequest) error {
+// showBeforeAsking shows the job that is to be decided on, if there is somebody to
+// ask.
+func (c *call) showBeforeAsking(client *adminClient, id string) (*jobView, error) {
 	if err := c.mustAsk(); err != nil {
-		return err
+		return nil, err
 	}
 	answer, err := client.call(c.Context(), http.MethodGet, c.jobPath(id, ""), nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var job jobView
-	if err := json.Unmarshal(answer, &job); err != nil {
-		return fmt.Errorf("understand the job: %w", err)
+	job := new(jobView)
+	if err := json.Unmarshal(answer, job); err != nil {
+		return nil, fmt.Errorf("understand the job: %w", err)
 	}
-	if err := printJob(c.ErrOrStderr(), &job); err != nil {
+	return job, printJob(c.ErrOrStderr(), job)
+}
+
+// confirmResolve shows what is decided on. What is then decided on is what was
+// shown, also if another attempt is unknown by then.
+func (c *call) confirmResolve(client *adminClient, id string, req *resolveRequest) error {
+	job, err := c.showBeforeAsking(client, id)
+	if err != nil {
 		return err
 	}
 	if req.Attempt == 0 {
@@ -172,18 +179,7 @@ func (c *call) runForget(args []string) error {
 		return err
 	}
 	if !c.is("yes") {
-		if err := c.mustAsk(); err != nil {
-			return err
-		}
-		answer, err := client.call(c.Context(), http.MethodGet, c.jobPath(id, ""), nil)
-		if err != nil {
-			return err
-		}
-		var job jobView
-		if err := json.Unmarshal(answer, &job); err != nil {
-			return fmt.Errorf("understand the job: %w", err)
-		}
-		if err := printJob(c.ErrOrStderr(), &job); err != nil {
+		if _, err := c.showBeforeAsking(client, id); err != nil {
 			return err
 		}
 		if err := c.ask("Once this job is forgotten, a request with its key is executed, whatever it asks for."); err != nil {
