@@ -9,6 +9,9 @@ type Claim struct {
 	// Fingerprints are those of the request, one per recipe that this gateway
 	// can compute.
 	Fingerprints []Fingerprint
+	// Caller is the attempt that sent the request here, if it came from a
+	// gateway like this one.
+	Caller Caller
 	// First says that this is a fresh request's first claim. Only that may
 	// start an attempt: whoever has waited, re-read, or had a write refused,
 	// only reads.
@@ -33,6 +36,9 @@ const (
 	// OwnNotLive: an attempt carries this claim's token and is anything else.
 	// It was never dispatched: abort it.
 	OwnNotLive
+	// Loop: the request comes from an attempt of this very job, which waits for
+	// its answer: two gateways in a row share one space. Nobody could ever answer.
+	Loop
 	// UnknownRecipe: the record's fingerprint was made by a recipe that this
 	// gateway does not know. It refuses to guess.
 	UnknownRecipe
@@ -58,7 +64,7 @@ const (
 // String returns the verdict in words for logs.
 func (v Verdict) String() string {
 	names := [...]string{
-		"invalid", "create", "record lost", "own", "own, not live", "unknown recipe", "conflict", "replay",
+		"invalid", "create", "record lost", "own", "own, not live", "loop", "unknown recipe", "conflict", "replay",
 		"wait", "lapsed", "blocked", "start sibling", "start", "not executed",
 	}
 	if int(v) < len(names) {
@@ -72,7 +78,8 @@ func (v Verdict) String() string {
 // nil where the store has no record.
 //
 // The fingerprint is judged before the state, so that other input is refused at
-// once even while the first call is running.
+// once even while the first call is running. A loop is judged before both, since
+// the gateway before this one may have rewritten the request.
 func Judge(j *Job, c Claim, now Time) Verdict {
 	if j == nil {
 		if c.First {
@@ -85,6 +92,9 @@ func Judge(j *Job, c Claim, now Time) Verdict {
 			return Own
 		}
 		return OwnNotLive
+	}
+	if j.waitsFor(c.Caller) {
+		return Loop
 	}
 	if !slices.Contains(c.Fingerprints, j.Fingerprint) {
 		if !slices.ContainsFunc(c.Fingerprints, func(f Fingerprint) bool { return f.Recipe == j.Fingerprint.Recipe }) {

@@ -57,6 +57,9 @@ func TestCL01JudgeEveryRule(t *testing.T) {
 	otherInput := Claim{Fingerprints: []Fingerprint{fingerprint(1, "pay 99")}}
 	otherRecipe := Claim{Fingerprints: []Fingerprint{fingerprint(2, "pay 10"), fingerprint(3, "pay 10")}}
 	mine := func(c Claim) Claim { c.Token = tok(1); return c }
+	calledBy := func(number int, token byte) Claim { return Claim{Caller: Caller{number, tok(token).Mark()}} }
+	rewritten := calledBy(1, 1)
+	rewritten.Fingerprints = otherRecipe.Fingerprints
 
 	isUnknown := reported(t, running(), timedOut(1))
 	isOpen := reported(t, running(), failed(1))
@@ -78,6 +81,16 @@ func TestCL01JudgeEveryRule(t *testing.T) {
 			name: "own but discarded", job: reported(t, siblingRuns, final(2, "x")), claim: mine(Claim{}),
 			first: OwnNotLive, reads: OwnNotLive, races: OwnNotLive,
 		},
+
+		{name: "called by its own attempt", job: running(), claim: calledBy(1, 1), first: Loop, reads: Loop, races: Loop},
+		{name: "called by its own attempt, rewritten", job: running(), claim: rewritten, first: Loop, reads: Loop, races: Loop},
+		{name: "called by its own lapsed attempt", job: running(), claim: calledBy(1, 1), now: lapsed, first: Loop, reads: Loop, races: Loop},
+		{name: "called by its own unknown attempt", job: isUnknown, claim: calledBy(1, 1), first: Loop, reads: Loop, races: Loop},
+		{name: "called by its second attempt", job: siblingRuns, claim: calledBy(2, 2), first: Loop, reads: Loop, races: Loop},
+		{name: "called by an attempt that has failed", job: isOpen, claim: calledBy(1, 1), first: Start, reads: NotExecuted, races: Start},
+		{name: "called by the attempt that won", job: isCompleted, claim: calledBy(1, 1), first: Replay, reads: Replay, races: Replay},
+		{name: "called by another job's attempt", job: running(), claim: calledBy(1, 7), first: Wait, reads: Wait, races: Wait},
+		{name: "called by its attempt under another number", job: running(), claim: calledBy(2, 1), first: Wait, reads: Wait, races: Wait},
 
 		{name: "other input while running", job: running(), claim: otherInput, first: Conflict, reads: Conflict, races: Conflict},
 		{name: "other input while lapsed", job: running(), claim: otherInput, now: lapsed, first: Conflict, reads: Conflict, races: Conflict},

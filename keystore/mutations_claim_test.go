@@ -50,6 +50,23 @@ var mutationsOfClaims = []mutation{
 		"TestCL01JudgeEveryRule",
 	},
 	{
+		"loop: noticed", "judge.go",
+		`		return Loop
+`,
+		`		return Blocked
+`,
+		"TestCL01JudgeEveryRule",
+	},
+	{
+		"loop: judged before the fingerprint", "judge.go",
+		"if j.waitsFor(c.Caller) {",
+		"if slices.Contains(c.Fingerprints, j.Fingerprint) && j.waitsFor(c.Caller) {",
+		"TestCL01JudgeEveryRule",
+	},
+	{"loop: an attempt that is over calls nobody", "caller.go", "a.Unresolved() && ", "", "TestCL01JudgeEveryRule"},
+	{"loop: by number and token", "caller.go", "a.Number == c.Number && ", "", "TestCL01JudgeEveryRule"},
+	{"loop: by token and number", "caller.go", " && a.Token.Mark() == c.Mark", "", "TestCL01JudgeEveryRule"},
+	{
 		"other fingerprint: conflict", "judge.go",
 		`		return Conflict
 `,

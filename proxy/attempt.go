@@ -2,14 +2,11 @@ package proxy
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -184,7 +181,7 @@ func (a *attempt) request(r *http.Request, job *keystore.Job, number int) *http.
 	req.Header.Del("Accept-Encoding")
 	req.Header[a.route.KeyHeader] = []string{job.KeySent}
 	req.Header.Set(HeaderJob, job.ID)
-	req.Header.Set(HeaderAttempt, attemptHeader(number, a.token))
+	req.Header.Set(HeaderAttempt, attemptHeader(keystore.Caller{Number: number, Mark: a.token.Mark()}))
 	req.Body = a.body.open()
 	req.ContentLength = a.body.size
 	req.TransferEncoding = nil
@@ -195,13 +192,6 @@ func (a *attempt) request(r *http.Request, job *keystore.Job, number int) *http.
 		req.Header.Del("Http2-Settings")
 	}
 	return req
-}
-
-// attemptHeader tells an upstream which attempt this is, and lets a gateway
-// recognise the job that its caller holds without being told the token.
-func attemptHeader(number int, token keystore.Token) string {
-	sum := sha256.Sum256(token[:])
-	return strconv.Itoa(number) + `;token="` + hex.EncodeToString(sum[:8]) + `"`
 }
 
 // run calls the provider and returns what was seen. It recovers from panics:

@@ -67,6 +67,10 @@ func (o *observation) undoubted() bool {
 
 func classifyError(seen observation) verdict {
 	status := seen.failure.Status
+	// Of a gateway in the same chain, whose site has pages for errors.
+	if refusal, ok := errors.AsType[*Refusal](seen.err); ok && seen.answer == nil && outcomeOfRefusal(refusal.Code) == keystore.OutcomeFailed {
+		return verdict{keystore.OutcomeFailed, "a gateway behind this one refused with " + refusal.Code, refusal.Status}
+	}
 	if seen.answer == nil && seen.trace.connected.Load() == 0 {
 		hooked := seen.trace.asked.Load() > 0
 		switch {

@@ -177,6 +177,14 @@ func (c *Config) refuseReused() *Refusal {
 	}
 }
 
+func refuseLoop() *Refusal {
+	return &Refusal{
+		Code: CodeLoop, Status: http.StatusLoopDetected, Advice: AdviceFixRequest,
+		Title:  "Two gateways in a row share one space",
+		Detail: "The gateway before this one has sent the request on and waits for its answer, which this one would wait for too. Give the inner gateway a space of its own.",
+	}
+}
+
 func refuseInFlight(j *keystore.Job, now keystore.Time) *Refusal {
 	return &Refusal{
 		Code: CodeInFlight, Status: http.StatusConflict, Advice: AdviceRetrySameKey,

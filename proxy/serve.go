@@ -67,6 +67,8 @@ func NewRoute(g *Gateway, c Config) (*Route, error) {
 // is returned as a *[Refusal] and not written; so is the error of an attempt
 // that certainly had no effect, as its provider returned it.
 func (rt *Route) Serve(w http.ResponseWriter, r *http.Request, x Exchange) error {
+	caller := callerOf(r.Header)
+	removeOwnHeaders(r.Header) // also where the request passes: an API may trust them
 	if !rt.protects(r.Method) {
 		rt.gateway.observer.Request(VerdictBypassed)
 		return x.Next(w, r)
@@ -78,7 +80,7 @@ func (rt *Route) Serve(w http.ResponseWriter, r *http.Request, x Exchange) error
 	}
 	release := rt.gateway.retain()
 	defer release()
-	c := &call{Route: rt, g: rt.gateway, w: w, r: r, x: x}
+	c := &call{Route: rt, g: rt.gateway, w: w, r: r, x: x, caller: caller}
 	if c.x.Asked == nil {
 		c.x.Asked = r
 	}
@@ -110,6 +112,7 @@ type call struct {
 	x     Exchange
 	began time.Time
 
+	caller  keystore.Caller
 	body    *requestBody
 	claim   keystore.Claim
 	verdict string
@@ -139,6 +142,7 @@ func (c *call) serve(key, sent string) error {
 	c.claim = keystore.Claim{
 		Token:        keystore.NewToken(),
 		Fingerprints: []keystore.Fingerprint{fingerprintRaw(c.x.Asked, body)},
+		Caller:       c.caller,
 		First:        true,
 	}
 	if c.g.stopping() { // reading the body may have taken long
@@ -226,6 +230,8 @@ func (c *call) judge(present *keystore.Job, sent time.Time) error {
 			return refuseStore(errors.New("the claim had been given up on by the time its reply came")).about(present, now)
 		case keystore.UnknownRecipe:
 			return refuseStore(errors.New("the job's fingerprint was made by a recipe that this gateway does not know")).about(present, now)
+		case keystore.Loop:
+			return refuseLoop().about(present, now)
 		case keystore.Conflict:
 			return c.refuseReused().about(present, now)
 		case keystore.Replay:

@@ -1,0 +1,97 @@
+package proxy
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+func TestCallerOf(t *testing.T) {
+	t.Parallel()
+	caller := keystore.Caller{Number: 12, Mark: keystore.NewToken().Mark()}
+	if got := callerOf(http.Header{HeaderAttempt: {attemptHeader(caller)}}); got != caller {
+		t.Errorf("read %v, want %v", got, caller)
+	}
+	const good = `1;token="00112233445566ff"`
+	for _, lines := range [][]string{
+		nil,
+		{""},
+		{"1"},
+		{"9"},
+		{`;token="00112233445566ff"`},
+		{`one;token="00112233445566ff"`},
+		{`1;token="00112233445566"`},
+		{`1;token="00112233445566ff00"`},
+		{`1;token="00112233445566xx"`},
+		{`1;token="00112233445566ff`},
+		{`1;token=00112233445566ff`},
+		{good + " "},
+		{good, good},
+	} {
+		if got := callerOf(http.Header{HeaderAttempt: lines}); got != (keystore.Caller{}) {
+			t.Errorf("%q names %v", lines, got)
+		}
+	}
+}
+
+// What a gateway tells its upstream is nothing that a client could tell a
+// gateway: an API that trusts it would be told by anybody.
+func TestSEC09MarkersOfAClientHaveNoEffect(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, Config{})
+	var seen []http.Header
+	f.serve = func(_ http.ResponseWriter, r *http.Request) error {
+		seen = append(seen, r.Header)
+		return nil
+	}
+	forged := http.Header{}
+	for _, name := range ownHeaders {
+		forged.Set(name, "forged")
+	}
+	forged.Set(HeaderAttempt, `1;token="00112233445566ff"`)
+	f.do(request{header: forged}).wantBody(t, 200, "", false)
+	f.do(request{header: forged}).wantBody(t, 200, "", true)
+	f.do(request{header: forged, key: "none"})
+	f.do(request{header: forged, method: http.MethodGet})
+	if len(seen) != 3 {
+		t.Fatalf("%d requests came, want 3", len(seen))
+	}
+	for i, h := range seen {
+		for _, name := range ownHeaders {
+			protected := i == 0 && (name == HeaderJob || name == HeaderAttempt)
+			if got := h.Get(name); strings.Contains(got, "forged") || (got != "") != protected {
+				t.Errorf("request %d: the upstream sees %s: %q", i, name, got)
+			}
+		}
+		if protected := i == 0; !protected && len(h) > 2 {
+			t.Errorf("request %d: the upstream sees %v", i, h)
+		}
+	}
+}
+
+// Two gateways in a row that share a space would wait for each other. The inner
+// one knows its caller again, at once and however the request was rewritten.
+func TestLoopIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	outer := newFixture(t, Config{})
+	inner := newFixtureOn(t, outer.store, Config{})
+	outer.serve = func(w http.ResponseWriter, r *http.Request) error {
+		header := http.Header{HeaderAttempt: {r.Header.Get(HeaderAttempt)}}
+		for _, url := range []string{"", "http://other.example/pay"} {
+			res := inner.do(request{url: url, header: header}).want(t, 508, CodeLoop)
+			if !strings.Contains(res.Body.String(), "a space of its own") || !strings.Contains(res.Body.String(), `"fix-request"`) {
+				t.Errorf("no remedy in %s", res.Body)
+			}
+		}
+		return inner.deliver(w, request{header: header})
+	}
+	if res := outer.do(request{}); res.Code != 508 || res.code() != CodeLoop {
+		t.Errorf("got %d %s", res.Code, res.Body)
+	}
+	if a := outer.mem.job().LastAttempt(); a.State != keystore.AttemptFailed {
+		t.Errorf("attempt is %s: %s", a.State, a.Reason)
+	}
+	inner.wantExecutions(0)
+}
