@@ -24,6 +24,18 @@ func fingerprint(recipe uint8, input string) Fingerprint {
 	return Fingerprint{Recipe: recipe, Sum: DigestOf([]byte(input))}
 }
 
+func withSettings(f Fingerprint, settings string) Fingerprint {
+	f.Settings = settings
+	return f
+}
+
+// settingsOf returns the job as if its fingerprint had been made with settings.
+func settingsOf(j *Job, settings string) *Job {
+	c := *j
+	c.Fingerprint = withSettings(c.Fingerprint, settings)
+	return &c
+}
+
 func answer(body string) *Response {
 	return &Response{
 		Status: 201, Header: map[string][]string{"Content-Type": {"text/plain"}},

@@ -47,11 +47,19 @@ type Job struct {
 	Expires Time `cbor:"15,keyasint,omitempty"`
 }
 
-// Fingerprint is a digest of what was asked, with the version of the recipe
-// that made it.
+// Fingerprint is a digest of what was asked, with the recipe that made it: its
+// version, and in a text of the recipe's own what else was chosen. A job is
+// judged by the recipe that its record names, whatever its route would use now.
 type Fingerprint struct {
-	Recipe uint8  `cbor:"1,keyasint"`
-	Sum    Digest `cbor:"2,keyasint"`
+	Recipe   uint8  `cbor:"1,keyasint"`
+	Sum      Digest `cbor:"2,keyasint"`
+	Settings string `cbor:"3,keyasint,omitempty"`
+}
+
+// SameRecipe reports whether two fingerprints were made in the same way, so that
+// their digests can be compared.
+func (f Fingerprint) SameRecipe(other Fingerprint) bool {
+	return f.Recipe == other.Recipe && f.Settings == other.Settings
 }
 
 // RequestInfo is what an operator is shown of the request; never its query,

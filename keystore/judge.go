@@ -6,8 +6,9 @@ import "slices"
 type Claim struct {
 	// Token is the one of the attempt that this request would run.
 	Token Token
-	// Fingerprints are those of the request, one per recipe that this gateway
-	// can compute.
+	// Fingerprints are those of the request, one per recipe that was asked for.
+	// The one that the record names has to be among them, if this gateway knows
+	// how to make it.
 	Fingerprints []Fingerprint
 	// Caller is the attempt that sent the request here, if it came from a
 	// gateway like this one.
@@ -97,7 +98,7 @@ func Judge(j *Job, c Claim, now Time) Verdict {
 		return Loop
 	}
 	if !slices.Contains(c.Fingerprints, j.Fingerprint) {
-		if !slices.ContainsFunc(c.Fingerprints, func(f Fingerprint) bool { return f.Recipe == j.Fingerprint.Recipe }) {
+		if !slices.ContainsFunc(c.Fingerprints, j.Fingerprint.SameRecipe) {
 			return UnknownRecipe
 		}
 		return Conflict

@@ -56,6 +56,7 @@ func TestCL01JudgeEveryRule(t *testing.T) {
 	lapsed := after(lease)
 	otherInput := Claim{Fingerprints: []Fingerprint{fingerprint(1, "pay 99")}}
 	otherRecipe := Claim{Fingerprints: []Fingerprint{fingerprint(2, "pay 10"), fingerprint(3, "pay 10")}}
+	otherSettings := Claim{Fingerprints: []Fingerprint{withSettings(fingerprint(1, "pay 10"), "json"), withSettings(fingerprint(1, "pay 99"), "x")}}
 	mine := func(c Claim) Claim { c.Token = tok(1); return c }
 	calledBy := func(number int, token byte) Claim { return Claim{Caller: Caller{number, tok(token).Mark()}} }
 	rewritten := calledBy(1, 1)
@@ -99,6 +100,18 @@ func TestCL01JudgeEveryRule(t *testing.T) {
 		{name: "other input on completed", job: isCompleted, claim: otherInput, first: Conflict, reads: Conflict, races: Conflict},
 		{name: "recipe not known", job: isOpen, claim: otherRecipe, first: UnknownRecipe, reads: UnknownRecipe, races: UnknownRecipe},
 		{name: "recipe not known on completed", job: isCompleted, claim: otherRecipe, first: UnknownRecipe, reads: UnknownRecipe, races: UnknownRecipe},
+		{name: "settings not known", job: isOpen, claim: otherSettings, first: UnknownRecipe, reads: UnknownRecipe, races: UnknownRecipe},
+		{name: "settings not known on completed", job: isCompleted, claim: otherSettings, first: UnknownRecipe, reads: UnknownRecipe, races: UnknownRecipe},
+		{
+			name: "other input by the record's settings", job: settingsOf(isCompleted, "json"),
+			claim: Claim{Fingerprints: []Fingerprint{fingerprint(1, "pay 10"), withSettings(fingerprint(1, "pay 99"), "json")}},
+			first: Conflict, reads: Conflict, races: Conflict,
+		},
+		{
+			name: "same input by the record's settings only", job: settingsOf(isCompleted, "json"),
+			claim: Claim{Fingerprints: []Fingerprint{fingerprint(1, "pay 99"), withSettings(fingerprint(1, "pay 10"), "json")}},
+			first: Replay, reads: Replay, races: Replay,
+		},
 		{
 			name: "one of several recipes matches", job: isCompleted,
 			claim: Claim{Fingerprints: []Fingerprint{fingerprint(2, "pay 10"), fingerprint(1, "pay 10")}},

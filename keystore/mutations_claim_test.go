@@ -81,6 +81,8 @@ var mutationsOfClaims = []mutation{
 		byProperty,
 	},
 	{"fingerprint: compared at all", "judge.go", "if !slices.Contains(c.Fingerprints, j.Fingerprint) {", "if false {", byProperty},
+	{"unknown recipe: its version compared", "job.go", "return f.Recipe == other.Recipe && f.Settings", "return f.Settings", "TestCL01JudgeEveryRule"},
+	{"unknown recipe: its settings compared", "job.go", "return f.Recipe == other.Recipe && f.Settings == other.Settings", "return f.Recipe == other.Recipe", "TestCL01JudgeEveryRule"},
 	{
 		"unknown recipe: no guess", "judge.go",
 		`			return UnknownRecipe

@@ -28,7 +28,7 @@ func fullJob() *Job {
 	id := identity()
 	return &Job{
 		WriteID: WriteID{0x11, 0x22}, Name: id.Name, ID: id.ID, Space: id.Space, Owner: id.Owner, KeySent: id.KeySent,
-		Fingerprint: id.Fingerprint, Request: id.Request, Created: id.Created, Retention: id.Retention,
+		Fingerprint: withSettings(id.Fingerprint, "json"), Request: id.Request, Created: id.Created, Retention: id.Retention,
 		Version: 3, Dropped: 2, CompletedBy: tok(4), Expires: after(time.Hour).Add(retention),
 		Attempts: []Attempt{
 			{
@@ -58,7 +58,7 @@ func TestRecordRoundTrip(t *testing.T) {
 	t.Parallel()
 	checkRecord(t, fullJob())
 	// Should somebody add a field, this test has to hold it too.
-	for _, v := range []any{*fullJob(), fullJob().Attempts[0], *fullJob().Attempts[0].Resolution, *fullJob().Result, *fullJob().Result.Apart, fullJob().Request, fullJob().Attempts[0].Evidence, fullJob().Attempts[0].Lookups} {
+	for _, v := range []any{*fullJob(), fullJob().Attempts[0], *fullJob().Attempts[0].Resolution, *fullJob().Result, *fullJob().Result.Apart, fullJob().Request, fullJob().Fingerprint, fullJob().Attempts[0].Evidence, fullJob().Attempts[0].Lookups} {
 		s := reflect.ValueOf(v)
 		for i := range s.NumField() {
 			if s.Field(i).IsZero() {

@@ -61,6 +61,8 @@ type Config struct {
 	// KeyRequired refuses protected requests without a key. Otherwise they pass
 	// unprotected.
 	KeyRequired bool
+	// Fingerprint says what of a request a key stands for.
+	Fingerprint FingerprintOptions
 	// Methods are those that are protected. Default: all but GET, HEAD, OPTIONS,
 	// TRACE and CONNECT.
 	Methods []string
@@ -174,6 +176,9 @@ func (c Config) Validate() error {
 					c.Reconcile.For, rule.As, needed, confirmAfter)
 			}
 		}
+	}
+	if err := c.Fingerprint.validate(c.KeyHeader); err != nil {
+		return err
 	}
 	switch {
 	case strings.HasPrefix(c.Space, "_"):

@@ -15,7 +15,10 @@ func fingerprintOf(t testing.TB, method, url, contentType, body string) string {
 		t.Fatal(err)
 	}
 	defer b.release()
-	f := fingerprintRaw(r, b)
+	f, err := newRecipe(FingerprintOptions{}).fingerprint(r, b)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return f.Sum.String()
 }
 
@@ -75,6 +78,9 @@ func partsDigest(t testing.TB, method, path, query, body string) string {
 		t.Fatal(err)
 	}
 	defer b.release()
-	f := fingerprintRaw(r, b)
+	f, err := newRecipe(FingerprintOptions{}).fingerprint(r, b)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return f.Sum.String()
 }

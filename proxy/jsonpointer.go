@@ -8,12 +8,23 @@ import (
 	"strings"
 )
 
+var pointerEscapes = strings.NewReplacer("~1", "/", "~0", "~")
+
+// pointerTokens returns the names and indices of which a JSON pointer consists.
+// The pointer to the whole document has none.
+func pointerTokens(pointer string) []string {
+	tokens := strings.Split(pointer, "/")[1:]
+	for i, token := range tokens {
+		tokens[i] = pointerEscapes.Replace(token)
+	}
+	return tokens
+}
+
 // jsonPointer returns the part of a JSON document that a pointer (RFC 6901) names,
 // as it stands there.
 func jsonPointer(doc []byte, pointer string) ([]byte, error) {
 	part := json.RawMessage(doc)
-	for _, token := range strings.Split(pointer, "/")[1:] {
-		token = strings.NewReplacer("~1", "/", "~0", "~").Replace(token)
+	for _, token := range pointerTokens(pointer) {
 		var object map[string]json.RawMessage
 		var array []json.RawMessage
 		switch {

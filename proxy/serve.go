@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,6 +52,7 @@ type Exchange struct {
 type Route struct {
 	Config
 	gateway *Gateway
+	recipe  *recipe // of new jobs' fingerprints
 }
 
 // NewRoute returns a route with the given settings on a gateway.
@@ -59,7 +61,7 @@ func NewRoute(g *Gateway, c Config) (*Route, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	return &Route{Config: c, gateway: g}, nil
+	return &Route{Config: c, gateway: g, recipe: newRecipe(c.Fingerprint)}, nil
 }
 
 // Serve answers a request: by passing it on unprotected, by running it as an
@@ -139,9 +141,13 @@ func (c *call) serve(key, sent string) error {
 	c.body = body
 	c.began = time.Now() // a slow upload is the client's, and not the upstream's, time
 
+	fingerprint, err := c.recipe.fingerprint(c.x.Asked, body)
+	if err != nil {
+		return refuseStore(err)
+	}
 	c.claim = keystore.Claim{
 		Token:        keystore.NewToken(),
-		Fingerprints: []keystore.Fingerprint{fingerprintRaw(c.x.Asked, body)},
+		Fingerprints: []keystore.Fingerprint{fingerprint},
 		Caller:       c.caller,
 		First:        true,
 	}
@@ -152,7 +158,7 @@ func (c *call) serve(key, sent string) error {
 	now := c.g.store.Now()
 	job := keystore.NewJob(keystore.Job{
 		Name: name, ID: keystore.NewJobID(name), Space: c.Space, Owner: keystore.OwnerDigest(owner), KeySent: sent,
-		Fingerprint: c.claim.Fingerprints[0],
+		Fingerprint: fingerprint,
 		Request: keystore.RequestInfo{
 			Method: c.x.Asked.Method, Host: c.x.Asked.Host, Path: c.x.Asked.URL.Path,
 			MediaType: mediaType(c.x.Asked.Header.Get("Content-Type")), Size: body.size, Label: c.label(),
@@ -214,6 +220,23 @@ func (c *call) create(job *keystore.Job) error {
 	return c.judge(present, sent)
 }
 
+// ask asks the one decision function about a record, having made the fingerprint
+// by the recipe that this record names: a job made before the route's settings
+// were changed is compared as it was made. Everything that judges goes through here.
+func (c *call) ask(j *keystore.Job, now keystore.Time) keystore.Verdict {
+	if j != nil && !slices.ContainsFunc(c.claim.Fingerprints, j.Fingerprint.SameRecipe) {
+		if rc := recipeOf(j.Fingerprint); rc != nil {
+			f, err := rc.fingerprint(c.x.Asked, c.body)
+			if err == nil {
+				c.claim.Fingerprints = append(c.claim.Fingerprints, f)
+			} else { // judged as of an unknown recipe, so nothing is dispatched
+				c.g.log.Error("a request can't be compared with its job", slog.String("job", j.ID), slog.Any("error", err))
+			}
+		}
+	}
+	return keystore.Judge(j, c.claim, now)
+}
+
 // judge does what the one decision function says about the record that is there.
 func (c *call) judge(present *keystore.Job, sent time.Time) error {
 	known := present
@@ -222,14 +245,14 @@ func (c *call) judge(present *keystore.Job, sent time.Time) error {
 			known = present
 		}
 		now := c.g.store.Now()
-		switch keystore.Judge(present, c.claim, now) {
+		switch c.ask(present, now) {
 		case keystore.Own:
 			return c.run(present, sent)
 		case keystore.OwnNotLive:
 			c.g.abort(keystore.AbortedClaim{Token: c.claim.Token, Written: present}, false)
 			return refuseStore(errors.New("the claim had been given up on by the time its reply came")).about(present, now)
 		case keystore.UnknownRecipe:
-			return refuseStore(errors.New("the job's fingerprint was made by a recipe that this gateway does not know")).about(present, now)
+			return refuseStore(fmt.Errorf("the job's fingerprint was made by a recipe that this gateway does not know (%d %q)", present.Fingerprint.Recipe, present.Fingerprint.Settings)).about(present, now)
 		case keystore.Loop:
 			return refuseLoop().about(present, now)
 		case keystore.Conflict:

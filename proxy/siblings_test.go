@@ -49,10 +49,14 @@ func (f *fixture) claimed(token keystore.Token) *keystore.Job {
 		f.t.Fatal(err)
 	}
 	defer body.release()
+	fingerprint, err := f.route.recipe.fingerprint(r, body)
+	if err != nil {
+		f.t.Fatal(err)
+	}
 	name := keystore.NameOf(f.route.Space, "alice", "k1")
 	j := keystore.NewJob(keystore.Job{
 		Name: name, ID: keystore.NewJobID(name), Space: f.route.Space, KeySent: "k1",
-		Fingerprint: fingerprintRaw(r, body), Retention: f.route.Retention,
+		Fingerprint: fingerprint, Retention: f.route.Retention,
 	}, f.attempt(token))
 	j.WriteID = keystore.NewWriteID()
 	return j

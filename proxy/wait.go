@@ -138,8 +138,7 @@ func (c *call) wait(present *keystore.Job) (*keystore.Job, error) {
 		return nil, refuseWaiters().about(present, c.g.store.Now())
 	}
 	defer leave()
-	reader := c.claim
-	reader.First = false
+	c.claim.First = false // whoever waits only reads
 	timer := time.NewTimer(c.Wait)
 	defer timer.Stop()
 	_, changed, _ := c.g.look(rm)
@@ -152,7 +151,7 @@ func (c *call) wait(present *keystore.Job) (*keystore.Job, error) {
 			if lookErr != nil {
 				continue
 			}
-			if keystore.Judge(j, reader, c.g.store.Now()) != keystore.Wait {
+			if c.ask(j, c.g.store.Now()) != keystore.Wait {
 				c.verdict = VerdictWaited
 				return j, nil
 			}
