@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"io"
 	"net/http"
 	"time"
 
@@ -35,11 +34,12 @@ func Ask(handle func(http.ResponseWriter, *http.Request) error, r *http.Request,
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	c := newCapture(r.Method, limit)
-	c.overflow = func(*keystore.Response) *io.PipeWriter {
-		cancel(ErrLookupLarge)
+	c.passOn = func(*keystore.Response) *feed {
+		if c.over {
+			cancel(ErrLookupLarge)
+		}
 		return nil
 	}
-	c.pass = func(*io.PipeWriter, []byte) error { return nil } // nobody takes the rest
 	// In a goroutine of its own, which is left behind if it does not care for the
 	// end of its context: whoever asks must not be kept for ever.
 	returned := make(chan error, 1)

@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
@@ -48,11 +47,12 @@ type attempt struct {
 
 	// phase guards the choice between giving up on an answer and passing it on.
 	phase   sync.Mutex
-	gaveUp  bool           // the client has been told that the outcome is unknown
-	passing *io.PipeWriter // where an answer that is too large goes
+	gaveUp  bool  // the client has been told that the outcome is unknown
+	passing *feed // takes the answer to the client while it is captured
 
 	replied sync.Once
 	reply   chan reply // what the request that started the attempt is told
+	hints   chan hint  // what it may tell its client before that
 
 	// mu guards job, and keeps the attempt's writes one after the other.
 	mu  sync.Mutex
@@ -65,9 +65,10 @@ type reply struct {
 	// answer is the upstream's; recorded says whether it could be kept in time.
 	answer   *keystore.Response
 	recorded bool
-	// rest is where the answer's body goes on after what answer has of it.
-	rest *io.PipeReader
-	// trailer gives the answer's trailer once rest has ended.
+	// body is where the answer's body comes from if it is passed on while it is
+	// captured; answer then has only the head.
+	body *feed
+	// trailer gives the answer's trailer once body has ended.
 	trailer func() http.Header
 	// err is the error of an attempt that certainly had no effect.
 	err error
@@ -111,6 +112,7 @@ func (rt *Route) start(r *http.Request, job *keystore.Job, token keystore.Token,
 		deadline: deadline,
 		done:     make(chan struct{}),
 		reply:    make(chan reply, 1),
+		hints:    make(chan hint, hintsHeld),
 	}
 	number := job.Attempt(token).Number
 	a.provider = job.Attempt(token).Provider
@@ -119,8 +121,8 @@ func (rt *Route) start(r *http.Request, job *keystore.Job, token keystore.Token,
 	a.trace.tooLate = a.tooLate
 	a.trace.abandon = a.cancel
 	a.trace.bodyless = body.size == 0
-	a.capture.overflow = a.passOn
-	a.capture.pass = a.pass
+	a.capture.passOn = a.passOn
+	a.capture.inform = a.inform
 
 	body.retain()
 	release := g.retain()

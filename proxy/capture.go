@@ -3,7 +3,7 @@ package proxy
 import (
 	"crypto/sha256"
 	"hash"
-	"io"
+	"mime"
 	"net/http"
 	"strconv"
 	"strings"
@@ -15,18 +15,17 @@ import (
 
 // capture is the response writer of one attempt. It has a header map of its own,
 // keeps the answer up to a limit, and never lets the attempt feel that a client
-// has gone. An answer that outgrows the limit is passed on from there to whoever
-// waits for it, if anybody still does.
+// has gone. Whoever waits for the answer is given it while it is still captured
+// if it is an event stream, or as soon as it has outgrown the limit.
 type capture struct {
 	header http.Header
 	limit  int64
 	head   bool // the request's method is HEAD: a length without a body is whole
-	// overflow is called once, when the answer outgrows the limit. It takes the
-	// answer's head and what was kept of the body, and returns where the rest
-	// goes, or nil if nobody waits any more.
-	overflow func(head *keystore.Response) *io.PipeWriter
-	// pass writes a part of the rest; with nil nobody takes it any more.
-	pass func(w *io.PipeWriter, p []byte) error
+	// passOn is called once, when an answer is to be passed on, with its head. It
+	// returns what takes the body to the client, or nil if nobody waits any more.
+	passOn func(head *keystore.Response) *feed
+	// inform passes on an informational answer, if anybody waits for it.
+	inform func(status int, header http.Header)
 
 	mu      sync.Mutex
 	status  int
@@ -34,20 +33,25 @@ type capture struct {
 	body    []byte
 	size    int64
 	sum     hash.Hash
-	passing *io.PipeWriter
+	offered bool  // passOn has been called
+	feed    *feed // nil: it is passed on to nobody
 	over    bool
 	closed  bool
 }
 
 func newCapture(method string, limit int64) *capture {
-	return &capture{header: make(http.Header), limit: limit, head: method == http.MethodHead, sum: sha256.New()}
+	return &capture{
+		header: make(http.Header), limit: limit, head: method == http.MethodHead, sum: sha256.New(),
+		inform: func(int, http.Header) {},
+	}
 }
 
 // Header implements http.ResponseWriter.
 func (c *capture) Header() http.Header { return c.header }
 
 // WriteHeader implements http.ResponseWriter. Informational answers are not the
-// answer, and are not kept.
+// answer, and are not kept. To continue (100) was told by whoever has read the
+// request's body.
 func (c *capture) WriteHeader(status int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,11 +59,28 @@ func (c *capture) WriteHeader(status int) {
 }
 
 func (c *capture) writeHeader(status int) {
-	if c.status != 0 || c.closed || (status >= 100 && status < 200 && status != http.StatusSwitchingProtocols) {
+	if c.status != 0 || c.closed {
+		return
+	}
+	if status >= 100 && status < 200 && status != http.StatusSwitchingProtocols {
+		if status != http.StatusContinue {
+			c.inform(status, c.header.Clone())
+		}
 		return
 	}
 	c.status = status
 	c.sent = c.header.Clone()
+	if bodyAllowed(status) && !c.head && isEventStream(c.sent) {
+		c.offer()
+	}
+}
+
+// offer passes the answer on from its head on, if anybody waits for it.
+func (c *capture) offer() {
+	if !c.offered {
+		c.offered = true
+		c.feed = c.passOn(c.response())
+	}
 }
 
 // Write implements http.ResponseWriter.
@@ -72,19 +93,23 @@ func (c *capture) Write(p []byte) (int, error) {
 	c.writeHeader(http.StatusOK)
 	c.size += int64(len(p))
 	_, _ = c.sum.Write(p)
-	if !c.over {
-		if c.size <= c.limit {
-			c.body = append(c.body, p...)
-			return len(p), nil
+	if c.size <= c.limit {
+		c.body = append(c.body, p...)
+		if c.feed != nil {
+			c.feed.keep(c.body)
 		}
+		return len(p), nil
+	}
+	if !c.over {
 		c.over = true
-		head := c.response()
-		head.Body = c.body
-		c.passing = c.overflow(head)
+		c.offer()
+		if c.feed != nil {
+			c.feed.keep(c.body)
+		}
 		c.body = nil
 	}
-	if c.pass(c.passing, p) != nil {
-		c.passing = nil // the client has gone; the rest is only counted
+	if c.feed != nil {
+		c.feed.push(p)
 	}
 	return len(p), nil
 }
@@ -172,6 +197,12 @@ func (c *capture) trailer() http.Header {
 		return nil
 	}
 	return trailer.Clone()
+}
+
+// isEventStream reports whether an answer's parts are waited for one by one.
+func isEventStream(h http.Header) bool {
+	t, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
+	return t == "text/event-stream"
 }
 
 func bodyAllowed(status int) bool {

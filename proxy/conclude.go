@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"time"
 
@@ -39,7 +40,6 @@ func (a *attempt) conclude(seen observation) {
 		a.log.Error("the store does not record an attempt's end; going on trying", slog.String("outcome", outcomeWord(v.outcome)))
 		a.g.observer.Incident(IncidentUnrecorded)
 		a.tell(seen, v, keystore.Settlement{}, false)
-		a.endPassing(v.cut())
 	})
 	settled, err := a.insist(report)
 	unrecorded.Stop()
@@ -48,15 +48,6 @@ func (a *attempt) conclude(seen observation) {
 	}
 	a.logEnd(report, settled)
 	a.tell(seen, v, settled, err == nil && settled.Effect != keystore.EffectLost)
-	a.endPassing(v.cut())
-}
-
-// cut is the error that a client sees to whom the answer was passed on.
-func (v verdict) cut() error {
-	if v.outcome == keystore.OutcomeUnknown {
-		return errCut
-	}
-	return nil
 }
 
 // insist reports until the store has taken it, or there is no sense in it any
@@ -179,4 +170,10 @@ func (a *attempt) tell(seen observation, v verdict, settled keystore.Settlement,
 		r.answer = seen.answer
 	}
 	a.replyWith(r)
+	if r.answer != nil {
+		a.endPassing(io.EOF)
+	} else {
+		// What was passed on is not the job's answer, or not the whole of it.
+		a.endPassing(errCut)
+	}
 }

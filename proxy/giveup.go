@@ -146,6 +146,7 @@ func (a *attempt) cut(ctx context.Context) {
 		a.tellEvent(EventOutcomeUnknown, errStopped.Error())
 	}
 	a.replyWith(reply{job: a.snapshot(), refusal: a.route.refuseUnknown()})
+	a.endPassing(errCut)
 }
 
 // abort makes an attempt that was never dispatched be recorded as such: at once

@@ -74,7 +74,11 @@ func storable(answer *keystore.Response) *keystore.Response {
 
 // writeAnswer gives an answer with its body to a client.
 func writeAnswer(w http.ResponseWriter, answer *keystore.Response) error {
-	writeHead(w, answer)
+	length := int64(-1)
+	if int64(len(answer.Body)) == answer.Size && len(answer.Trailer) == 0 {
+		length = answer.Size
+	}
+	writeHead(w, answer, length)
 	if len(answer.Body) > 0 && bodyAllowed(answer.Status) {
 		if _, err := w.Write(answer.Body); err != nil {
 			return err
@@ -84,7 +88,9 @@ func writeAnswer(w http.ResponseWriter, answer *keystore.Response) error {
 	return nil
 }
 
-func writeHead(w http.ResponseWriter, answer *keystore.Response) {
+// writeHead gives an answer's head to a client. A length of its body that is not
+// known yet is negative.
+func writeHead(w http.ResponseWriter, answer *keystore.Response, length int64) {
 	h := w.Header()
 	for name, values := range endToEnd(answer.Header) {
 		if addable[name] {
@@ -92,9 +98,8 @@ func writeHead(w http.ResponseWriter, answer *keystore.Response) {
 		}
 		h[name] = values
 	}
-	if bodyAllowed(answer.Status) && len(answer.Trailer) == 0 && int64(len(answer.Body)) == answer.Size &&
-		(answer.Size > 0 || h.Get("Content-Length") == "") {
-		h.Set("Content-Length", strconv.FormatInt(answer.Size, 10))
+	if bodyAllowed(answer.Status) && (length > 0 || length == 0 && h.Get("Content-Length") == "") {
+		h.Set("Content-Length", strconv.FormatInt(length, 10))
 	}
 	if _, typed := answer.Header["Content-Type"]; !typed {
 		h["Content-Type"] = nil // keeps net/http from guessing one

@@ -3,7 +3,6 @@ package proxy
 import (
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -337,7 +336,7 @@ func (c *call) deliver(err error) error {
 // closed only its sending side looks just like one that has left.
 func (c *call) run(job *keystore.Job, sent time.Time) error {
 	a := c.start(c.r, job, c.claim.Token, sent, c.began.Add(c.Timeout), c.body, c.x.Provider())
-	rep := <-a.reply
+	rep := c.await(a)
 	if rep.job == nil {
 		rep.job = job
 	}
@@ -357,37 +356,8 @@ func (c *call) run(job *keystore.Job, sent time.Time) error {
 	if rep.err != nil {
 		return rep.err
 	}
-	if rep.rest != nil {
+	if rep.body != nil {
 		return c.passOn(rep)
 	}
 	return c.deliver(writeAnswer(c.w, rep.answer))
-}
-
-// passOn gives an answer that is too large to be kept, as it comes.
-func (c *call) passOn(rep reply) error {
-	defer rep.rest.Close()
-	writeHead(c.w, rep.answer)
-	flush := http.NewResponseController(c.w)
-	if _, err := c.w.Write(rep.answer.Body); err != nil {
-		return c.deliver(err)
-	}
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := rep.rest.Read(buf)
-		if n > 0 {
-			if _, err := c.w.Write(buf[:n]); err != nil {
-				return c.deliver(err)
-			}
-			_ = flush.Flush()
-		}
-		switch {
-		case err == nil:
-		case errors.Is(err, io.EOF):
-			writeTrailer(c.w, rep.trailer())
-			return nil
-		default:
-			// The client must see that the answer is not whole.
-			panic(http.ErrAbortHandler)
-		}
-	}
 }

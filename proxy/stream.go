@@ -4,20 +4,18 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"time"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
 
-var errClientStalled = errors.New("the client takes nothing of the answer")
-
-// passOn hands an answer that is too large to be kept to the client that waits
-// for it, from its head on. It returns where the rest goes, or nil if nobody
-// waits, or if the answer may not be passed on since it proves nothing.
+// passOn hands an answer that is an event stream, or too large to be kept, to
+// the client that waits for it, from its head on. It returns what takes the body
+// there, or nil if nobody waits, or if the answer may not be passed on since it
+// proves nothing.
 //
-// From the first byte passed on, silence of the upstream replaces the timeouts:
-// a large answer takes as long as it takes.
-func (a *attempt) passOn(head *keystore.Response) *io.PipeWriter {
+// From then on, silence of the upstream replaces the timeouts: such an answer
+// takes as long as it takes.
+func (a *attempt) passOn(head *keystore.Response) *feed {
 	if classifyAnswer(head, a.route.Outcomes).outcome == keystore.OutcomeUnknown {
 		return nil
 	}
@@ -26,9 +24,9 @@ func (a *attempt) passOn(head *keystore.Response) *io.PipeWriter {
 	if a.gaveUp {
 		return nil
 	}
-	r, w := io.Pipe()
+	f := newFeed(a.route.StreamIdle, a.end)
 	passed := a.replyWith(reply{
-		job: a.snapshot(), answer: head, recorded: true, rest: r,
+		job: a.snapshot(), answer: head, recorded: true, body: f,
 		trailer: func() http.Header {
 			a.capture.mu.Lock()
 			defer a.capture.mu.Unlock()
@@ -38,47 +36,45 @@ func (a *attempt) passOn(head *keystore.Response) *io.PipeWriter {
 	if !passed {
 		return nil
 	}
-	a.passing = w
+	a.passing = f
 	a.stopTimeout()
-	a.keepAlive()
-	return w
+	f.alive()
+	return f
 }
 
-// pass writes a part of an answer that is passed on. While the client takes it,
-// the clock on the upstream stands still. A client that takes nothing for as
-// long is left behind: that the answer's end is seen matters more.
-func (a *attempt) pass(w *io.PipeWriter, p []byte) error {
-	if w == nil {
-		a.phase.Lock()
-		defer a.phase.Unlock()
-		if a.passing != nil {
-			a.keepAlive()
-		}
-		return nil
-	}
-	stalled := time.AfterFunc(a.route.StreamIdle, func() { w.CloseWithError(errClientStalled) })
-	running := a.end.Stop()
-	_, err := w.Write(p)
-	stalled.Stop()
-	if running {
-		a.end.Reset(a.route.StreamIdle)
-	}
-	return err
-}
-
-// keepAlive starts the clock on a silent upstream anew, unless it has run out.
-func (a *attempt) keepAlive() {
-	if a.end.Stop() {
-		a.end.Reset(a.route.StreamIdle)
-	}
-}
-
-// endPassing ends what is passed on: as it should, or with an error that makes
-// the client see a broken transfer.
-func (a *attempt) endPassing(err error) {
+// endPassing ends what is passed on: as it should (io.EOF), or with an error that
+// makes the client see a broken transfer.
+func (a *attempt) endPassing(how error) {
 	a.phase.Lock()
 	defer a.phase.Unlock()
 	if a.passing != nil {
-		a.passing.CloseWithError(err)
+		a.passing.end(how)
+	}
+}
+
+// passOn gives the client an answer as it comes.
+func (c *call) passOn(rep reply) error {
+	defer rep.body.Close()
+	writeHead(c.w, rep.answer, -1)
+	flush := http.NewResponseController(c.w)
+	_ = flush.Flush() // the first byte may take its time
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := rep.body.Read(buf)
+		if n > 0 {
+			if _, err := c.w.Write(buf[:n]); err != nil {
+				return c.deliver(err)
+			}
+			_ = flush.Flush()
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF):
+			writeTrailer(c.w, rep.trailer())
+			return nil
+		default:
+			// The client must see that the answer is not whole.
+			panic(http.ErrAbortHandler)
+		}
 	}
 }
