@@ -29,6 +29,13 @@ func parseCaddyfile(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		space             <name>
 //		owner             <placeholder> | shared
 //		key               [<header>] [required|optional]
+//		key_format        any|uuid
+//		fingerprint       raw|json [{
+//			include_header <name...>
+//			ignore_query
+//			ignore_host
+//			ignore         <pointer...>
+//		}]
 //		methods           <method...>
 //		wait              <duration>
 //		timeout           <duration>
@@ -55,8 +62,8 @@ func parseCaddyfile(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //	}
 //
 // Only owner has to be given, and with reconcile its lookup and one of succeeded,
-// failed and cancelled. All options can be given once, but for outcome and these
-// three and header, each header once.
+// failed and cancelled. All options can be given once, but for outcome,
+// include_header, ignore, these three, and header, each header once.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next()
 	p := newParser(directive, h, d)
@@ -87,7 +94,7 @@ func newParser(name string, h *Handler, d *caddyfile.Dispenser) *parser {
 }
 
 // repeatable are the options that can be given more than once.
-var repeatable = []string{"outcome", "header", "succeeded", "failed", "cancelled"}
+var repeatable = []string{"outcome", "include_header", "ignore", "header", "succeeded", "failed", "cancelled"}
 
 // block reads the options.
 func (p *parser) block() error {
@@ -127,9 +134,9 @@ func (p *parser) finish(err error) error {
 	switch words[0] {
 	case "retention":
 		culprits = append(culprits, "linger", "timeout") // it can be its default that is too short
-	case "reconcile":
+	case "reconcile", "fingerprint":
 		// One of its own options, perhaps one of its headers.
-		culprits = append([]string{"reconcile " + strings.Join(words[1:min(3, len(words))], " "), "reconcile " + words[1]}, culprits...)
+		culprits = append([]string{words[0] + " " + strings.Join(words[1:min(3, len(words))], " "), words[0] + " " + words[1]}, culprits...)
 	}
 	for _, name := range culprits {
 		if place, given := p.given[name]; given {

@@ -26,6 +26,7 @@ func (h *Handler) proxyConfig() (proxy.Config, error) {
 		Space:           h.Space,
 		KeyHeader:       h.KeyHeader,
 		KeyRequired:     h.KeyRequired,
+		KeyFormat:       proxy.KeyFormat(h.KeyFormat),
 		Methods:         h.Methods,
 		Wait:            time.Duration(h.Wait),
 		Timeout:         time.Duration(h.Timeout),
@@ -37,6 +38,10 @@ func (h *Handler) proxyConfig() (proxy.Config, error) {
 		WaitersPerJob:   h.WaitersPerJob,
 		Waiters:         h.Waiters,
 		Statuses:        proxy.Statuses(h.Statuses),
+	}
+	var err error
+	if c.Fingerprint, err = h.Fingerprint.options(); err != nil {
+		return c, err
 	}
 	for status, word := range h.Outcomes {
 		outcome, err := proxy.ParseOutcome(word)

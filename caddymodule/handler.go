@@ -61,6 +61,16 @@ type Handler struct {
 	// Refuse protected requests without a key. Otherwise they pass unprotected.
 	KeyRequired bool `json:"key_required,omitempty"`
 
+	// Which keys are taken: `any`, or `uuid` for keys that are written like a UUID.
+	// As always, two keys are one only if they are the same characters.
+	// Default: `any`.
+	KeyFormat string `json:"key_format,omitempty"`
+
+	// What of a request a key stands for. The key is refused when it comes back
+	// with another request. Jobs that are there when this is changed are judged
+	// as before. Default: host, query and body count as they were sent.
+	Fingerprint *Fingerprint `json:"fingerprint,omitempty"`
+
 	// The methods that are protected. Default: all but GET, HEAD, OPTIONS, TRACE
 	// and CONNECT.
 	Methods []string `json:"methods,omitempty"`
@@ -155,6 +165,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		h.log.Warn("servers drop request headers with such a name unless they are told to expect it; no key may ever arrive",
 			slog.String("key", config.KeyHeader))
 	}
+	h.Fingerprint.warn(h.log)
 	app, err := appOf(ctx)
 	if err != nil {
 		return err

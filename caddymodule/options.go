@@ -26,6 +26,9 @@ var options = map[string]option{
 	"key":     (*parser).key,
 	"methods": (*parser).methods,
 
+	"key_format":  (*parser).keyFormat,
+	"fingerprint": (*parser).fingerprint,
+
 	"wait":      func(p *parser) error { return p.duration(&p.h.Wait) },
 	"timeout":   func(p *parser) error { return p.duration(&p.h.Timeout) },
 	"linger":    func(p *parser) error { return p.duration(&p.h.Linger) },
@@ -92,6 +95,18 @@ func (p *parser) key() error {
 	if len(args) == 1 {
 		p.h.KeyHeader = args[0]
 	}
+	return nil
+}
+
+func (p *parser) keyFormat() error {
+	args, err := p.args(1, 1, "any|uuid")
+	if err != nil {
+		return err
+	}
+	if !slices.Contains([]proxy.KeyFormat{proxy.KeyAny, proxy.KeyUUID}, proxy.KeyFormat(args[0])) {
+		return p.wrong("key_format", args, "must be any or uuid")
+	}
+	p.h.KeyFormat = args[0]
 	return nil
 }
 

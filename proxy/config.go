@@ -61,6 +61,8 @@ type Config struct {
 	// KeyRequired refuses protected requests without a key. Otherwise they pass
 	// unprotected.
 	KeyRequired bool
+	// KeyFormat says which keys are taken. Default: KeyAny.
+	KeyFormat KeyFormat
 	// Fingerprint says what of a request a key stands for.
 	Fingerprint FingerprintOptions
 	// Methods are those that are protected. Default: all but GET, HEAD, OPTIONS,
@@ -108,6 +110,7 @@ type Config struct {
 func (c Config) WithDefaults() Config {
 	orDefault(&c.Space, DefaultSpace)
 	orDefault(&c.KeyHeader, DefaultKeyHeader)
+	orDefault(&c.KeyFormat, KeyAny)
 	orDefault(&c.Wait, DefaultWait)
 	orDefault(&c.Timeout, DefaultTimeout)
 	orDefault(&c.Linger, DefaultLinger)
@@ -185,6 +188,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("space %q: names that begin with _ are reserved; choose another", c.Space)
 	case !httpguts.ValidHeaderFieldName(c.KeyHeader):
 		return fmt.Errorf("key %q: not the name of a header field", c.KeyHeader)
+	case c.KeyFormat != KeyAny && c.KeyFormat != KeyUUID:
+		return fmt.Errorf("key_format %s: must be %s or %s", c.KeyFormat, KeyAny, KeyUUID)
 	case c.Statuses != StatusesConflict && c.Statuses != StatusesIETF:
 		return fmt.Errorf("statuses %q: must be %s or %s", c.Statuses, StatusesConflict, StatusesIETF)
 	case c.Retention <= c.Timeout+c.Linger:

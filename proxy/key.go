@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 
 	"github.com/dunglas/httpsfv"
@@ -13,6 +14,29 @@ import (
 
 // maxKeyLen bounds a key, in characters.
 const maxKeyLen = 255
+
+// KeyFormat says which keys are taken.
+type KeyFormat string
+
+// The formats of keys.
+const (
+	// KeyAny takes every key.
+	KeyAny KeyFormat = "any"
+	// KeyUUID takes keys that are written like a UUID (RFC 9562, section 4), of
+	// whatever version, in capitals or not. As all keys, two of them are one key
+	// only if they are the same characters.
+	KeyUUID KeyFormat = "uuid"
+)
+
+// check reports why a key is not of the format. The name is for errors.
+func (f KeyFormat) check(key, name string) error {
+	if f == KeyUUID && !uuidFormat.MatchString(key) {
+		return fmt.Errorf("%s is not a UUID; send one such as 8e03978e-40d5-43e8-bc93-6894a57f9324", name)
+	}
+	return nil
+}
+
+var uuidFormat = regexp.MustCompile(`^[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}$`)
 
 var errNoKey = errors.New("the request has no key")
 

@@ -91,6 +91,19 @@ func (o FingerprintOptions) settings() string {
 	return strings.Join(words, " ")
 }
 
+// compared says in words what has to be the same.
+func (o FingerprintOptions) compared() string {
+	parts := []string{"method", "host", "path", "query", "media type", "body"}
+	parts = slices.DeleteFunc(parts, func(part string) bool {
+		return part == "host" && o.IgnoreHost || part == "query" && o.IgnoreQuery
+	})
+	for _, name := range canonicalHeaders(o.IncludeHeader) {
+		parts = append(parts, "header "+name)
+	}
+	last := len(parts) - 1
+	return strings.Join(parts[:last], ", ") + " and " + parts[last]
+}
+
 // parseSettings returns the options that a text stands for. It is not ok where
 // there is anything that settings would not have written just so.
 func parseSettings(settings string) (o FingerprintOptions, ok bool) {

@@ -173,7 +173,7 @@ func (c *Config) refuseReused() *Refusal {
 	return &Refusal{
 		Code: CodeKeyReused, Status: status, Advice: AdviceNewKey,
 		Title:  "The idempotency key was used for another request",
-		Detail: "A key stands for one request: same method, host, path, query, media type and body. Use a new key for a new request.",
+		Detail: "A key stands for one request: same " + c.Fingerprint.compared() + ". Use a new key for a new request.",
 	}
 }
 

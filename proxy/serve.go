@@ -75,6 +75,9 @@ func (rt *Route) Serve(w http.ResponseWriter, r *http.Request, x Exchange) error
 		return x.Next(w, r)
 	}
 	key, sent, err := keyOf(r.Header, rt.KeyHeader)
+	if err == nil {
+		err = rt.KeyFormat.check(key, rt.KeyHeader)
+	}
 	if errors.Is(err, errNoKey) && !rt.KeyRequired {
 		rt.gateway.observer.Request(VerdictBypassed)
 		return x.Next(w, r)
