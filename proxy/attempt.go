@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -189,10 +188,8 @@ func (a *attempt) request(r *http.Request, job *keystore.Job, number int) *http.
 	req.TransferEncoding = nil
 	req.GetBody = nil
 	req.Trailer = nil
-	if strings.EqualFold(req.Header.Get("Upgrade"), "h2c") { // an offer to this hop only
-		req.Header.Del("Upgrade")
-		req.Header.Del("Http2-Settings")
-	}
+	req.Header.Del("Upgrade") // no more than an offer of h2c, to this hop only
+	req.Header.Del("Http2-Settings")
 	return req
 }
 

@@ -196,7 +196,7 @@ func (c *capture) trailer() http.Header {
 	if len(trailer) == 0 {
 		return nil
 	}
-	return trailer.Clone()
+	return endToEnd(trailer)
 }
 
 // isEventStream reports whether an answer's parts are waited for one by one.

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -131,6 +132,7 @@ type request struct {
 	header                                     http.Header
 	reader                                     io.Reader
 	length                                     int64 // declared, of reader; zero: not
+	early                                      bool  // before the end of its TLS handshake
 	ctx                                        context.Context
 }
 
@@ -161,6 +163,9 @@ func (f *fixture) deliver(w http.ResponseWriter, q request) error {
 	r := httptest.NewRequestWithContext(q.ctx, q.method, q.url, q.reader)
 	if q.length != 0 {
 		r.ContentLength = q.length
+	}
+	if q.early {
+		r.TLS = new(tls.ConnectionState)
 	}
 	r.Header.Set("Content-Type", q.contentType)
 	if q.key != "none" {

@@ -125,7 +125,7 @@ func outcomeOfStatus(status int, header http.Header) keystore.Outcome {
 // outcomeOfRefusal is what the refusal of another gateway like this one proves.
 func outcomeOfRefusal(code string) keystore.Outcome {
 	switch code {
-	case CodeStoreUnavailable, CodeNotExecuted, CodeLoop, CodeKeyMissing, CodeKeyInvalid, CodeOwnerMissing, CodeRequestTooLarge:
+	case CodeStoreUnavailable, CodeNotExecuted, CodeLoop, CodeKeyMissing, CodeKeyInvalid, CodeOwnerMissing, CodeRequestTooLarge, CodeTooEarly:
 		return keystore.OutcomeFailed
 	case CodeKeyReused, CodeResultNotKept:
 		return keystore.OutcomeFinal

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
@@ -18,6 +19,7 @@ const (
 	CodeKeyInvalid       = "key-invalid"
 	CodeOwnerMissing     = "owner-missing"
 	CodeRequestTooLarge  = "request-too-large"
+	CodeTooEarly         = "too-early"
 	CodeKeyReused        = "key-reused"
 	CodeInFlight         = "in-flight"
 	CodeOutcomeUnknown   = "outcome-unknown"
@@ -84,6 +86,9 @@ func (r *Refusal) Error() string {
 
 // Unwrap returns what led to the refusal.
 func (r *Refusal) Unwrap() error { return r.Err }
+
+// verdict is what the observer is told of a request that was refused so.
+func (r *Refusal) verdict() string { return strings.ReplaceAll(r.Code, "-", "_") }
 
 // SetHeaders sets the header fields that belong to the refusal, apart from those
 // of its body.
@@ -174,6 +179,15 @@ func (c *Config) refuseReused() *Refusal {
 		Code: CodeKeyReused, Status: status, Advice: AdviceNewKey,
 		Title:  "The idempotency key was used for another request",
 		Detail: "A key stands for one request: same " + c.Fingerprint.compared() + ". Use a new key for a new request.",
+	}
+}
+
+func refuseEarly(keyHeader string) *Refusal {
+	return &Refusal{
+		Code: CodeTooEarly, Status: http.StatusTooEarly, Advice: AdviceRetrySameKey,
+		Title: "The request came too early",
+		Detail: "It came before the TLS handshake was over, so that somebody in between could send it again, and it has no " + keyHeader +
+			" by which that would be noticed. Repeat it as it is after the handshake.",
 	}
 }
 

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -54,6 +55,11 @@ func endToEnd(h http.Header) http.Header {
 	for _, name := range hopByHop {
 		delete(out, name)
 	}
+	for name := range out {
+		if strings.HasPrefix(name, http.TrailerPrefix) { // a trailer's value, set early
+			delete(out, name)
+		}
+	}
 	removeOwnHeaders(out)
 	return out
 }
@@ -69,13 +75,17 @@ func storable(answer *keystore.Response) *keystore.Response {
 		delete(h, "Content-Length")
 	}
 	stored.Header = h
+	stored.Trailer = endToEnd(answer.Trailer)
+	for _, name := range notStored {
+		delete(stored.Trailer, name)
+	}
 	return &stored
 }
 
 // writeAnswer gives an answer with its body to a client.
 func writeAnswer(w http.ResponseWriter, answer *keystore.Response) error {
 	length := int64(-1)
-	if int64(len(answer.Body)) == answer.Size && len(answer.Trailer) == 0 {
+	if int64(len(answer.Body)) == answer.Size {
 		length = answer.Size
 	}
 	writeHead(w, answer, length)
@@ -98,13 +108,31 @@ func writeHead(w http.ResponseWriter, answer *keystore.Response, length int64) {
 		}
 		h[name] = values
 	}
-	if bodyAllowed(answer.Status) && (length > 0 || length == 0 && h.Get("Content-Length") == "") {
+	if trailers := announced(answer); bodyAllowed(answer.Status) && len(trailers) > 0 {
+		h["Trailer"] = trailers
+		delete(h, "Content-Length") // HTTP/1.1 has no trailers after a body of a known length
+	} else if bodyAllowed(answer.Status) && length > 0 { // net/http knows whether to say that there is nothing
 		h.Set("Content-Length", strconv.FormatInt(length, 10))
 	}
 	if _, typed := answer.Header["Content-Type"]; !typed {
 		h["Content-Type"] = nil // keeps net/http from guessing one
 	}
 	w.WriteHeader(answer.Status)
+}
+
+// announced are the names of the trailers that come after an answer, as far as
+// they are known before its body.
+func announced(answer *keystore.Response) []string {
+	all := maps.Clone(http.Header(answer.Trailer))
+	for _, line := range answer.Header["Trailer"] {
+		for name := range strings.SplitSeq(line, ",") {
+			if all == nil {
+				all = make(http.Header)
+			}
+			all[http.CanonicalHeaderKey(strings.TrimSpace(name))] = nil
+		}
+	}
+	return slices.Sorted(maps.Keys(endToEnd(all)))
 }
 
 // addable are lists to which handlers around this one may have added already.

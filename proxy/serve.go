@@ -70,17 +70,18 @@ func NewRoute(g *Gateway, c Config) (*Route, error) {
 func (rt *Route) Serve(w http.ResponseWriter, r *http.Request, x Exchange) error {
 	caller := callerOf(r.Header)
 	removeOwnHeaders(r.Header) // also where the request passes: an API may trust them
-	if !rt.protects(r.Method) {
+	keyed := len(r.Header.Values(rt.KeyHeader)) > 0
+	if refusal := rt.screen(r, keyed); refusal != nil {
+		rt.gateway.observer.Request(refusal.verdict())
+		return refusal
+	}
+	if !rt.protects(r.Method) || (!keyed && !rt.KeyRequired) {
 		rt.gateway.observer.Request(VerdictBypassed)
 		return x.Next(w, r)
 	}
 	key, sent, err := keyOf(r.Header, rt.KeyHeader)
 	if err == nil {
 		err = rt.KeyFormat.check(key, rt.KeyHeader)
-	}
-	if errors.Is(err, errNoKey) && !rt.KeyRequired {
-		rt.gateway.observer.Request(VerdictBypassed)
-		return x.Next(w, r)
 	}
 	release := rt.gateway.retain()
 	defer release()
@@ -100,7 +101,7 @@ func (rt *Route) Serve(w http.ResponseWriter, r *http.Request, x Exchange) error
 	var refusal *Refusal
 	switch {
 	case errors.As(err, &refusal):
-		c.verdict = strings.ReplaceAll(refusal.Code, "-", "_")
+		c.verdict = refusal.verdict()
 	case err != nil && c.verdict == "":
 		c.verdict = VerdictAborted
 	}
@@ -125,9 +126,6 @@ type call struct {
 func (c *call) serve(key, sent string) error {
 	// What needs only the header is judged before the body is read, so that a
 	// client that waits for 100 Continue need not send it.
-	if upgrade := c.r.Header.Get("Upgrade"); upgrade != "" && !strings.EqualFold(upgrade, "h2c") {
-		return refuseRequest(CodeKeyInvalid, "A request to switch protocols can't be repeated safely; send it without "+c.KeyHeader+".")
-	}
 	owner := c.x.Owner()
 	if owner == "" {
 		return refuseRequest(CodeOwnerMissing, "The site could not tell whose request this is.")
