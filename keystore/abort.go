@@ -88,7 +88,7 @@ func (c AbortedClaim) proven(present *Job, at Time) (next *Job) {
 		if a := present.Attempt(w.Token); a == nil || !w.proved() {
 			continue
 		}
-		s := present.Report(Report{Token: w.Token, Outcome: OutcomeFailed, Reason: w.Reason, Evidence: w.Evidence, At: at})
+		s := present.Report(Report{Token: w.Token, Outcome: OutcomeFailed, Reason: w.Reason, Evidence: w.Evidence, Violation: w.Violation, At: at})
 		if s.Next != nil {
 			next, present = s.Next, s.Next
 		}

@@ -31,6 +31,12 @@ type Attempt struct {
 
 	// Lookups is what a reconciler has learned by asking the upstream.
 	Lookups Lookups `cbor:"13,keyasint,omitzero"`
+
+	// Violation says how its answer breaks the route's contract; nil if none did.
+	Violation *Violation `cbor:"40,keyasint,omitempty"`
+	// Kept is the answer that broke the contract. It is there only as long as the
+	// attempt is unknown, for whoever resolves it as succeeded with that answer.
+	Kept *Response `cbor:"41,keyasint,omitempty"`
 }
 
 // AttemptState is the state of one attempt.
@@ -107,6 +113,9 @@ type Resolution struct {
 	At       Time         `cbor:"4,keyasint"`
 	// ID tells two decisions apart that say the same.
 	ID WriteID `cbor:"5,keyasint,omitzero"`
+	// Kept says, with succeeded, that the result is the answer that the attempt
+	// kept although it broke the contract.
+	Kept bool `cbor:"40,keyasint,omitempty"`
 }
 
 // Lookups sums up how often an upstream was asked whether an attempt was

@@ -15,6 +15,9 @@ type Job struct {
 	// WriteID is that of the write that put this record into the store. A job
 	// that a transition returned has none until the caller draws one.
 	WriteID WriteID `cbor:"-"`
+	// Unkept points to bodies that attempts had kept, and no longer do. Once the
+	// record is written, a store that keeps bodies apart may let them go.
+	Unkept []BodyRef `cbor:"-"`
 
 	Name        Name        `cbor:"1,keyasint"`
 	ID          string      `cbor:"2,keyasint"`

@@ -32,7 +32,7 @@ var mutantFlags = []string{
 	"-test.timeout=2m", "-rapid.seed=1", "-rapid.checks=100", "-rapid.nofailfile", "-rapid.shrinktime=1ns",
 }
 
-var mutations = slices.Concat(mutationsOfClaims, mutationsOfReports, mutationsOfJobs, mutationsOfRecords)
+var mutations = slices.Concat(mutationsOfClaims, mutationsOfReports, mutationsOfJobs, mutationsOfRecords, mutationsOfFollowUps)
 
 func TestEveryRuleHasAMutationThatIsCaught(t *testing.T) {
 	t.Parallel()

@@ -64,6 +64,11 @@ func EncodeRecord(j *Job) ([]byte, error) {
 	if j.Result != nil {
 		size += len(j.Result.Body)
 	}
+	for i := range j.Attempts {
+		if kept := j.Attempts[i].Kept; kept != nil {
+			size += len(kept.Body)
+		}
+	}
 	buf.Grow(size)
 	buf.WriteByte(FormatVersion)
 	buf.WriteString(j.WriteID.String())
@@ -129,6 +134,9 @@ func (j *Job) validate(name Name) error {
 		a := &j.Attempts[i]
 		if a.State < AttemptStarting || a.State > AttemptDiscarded {
 			return fmt.Errorf("attempt %d has no valid state", a.Number)
+		}
+		if a.Kept != nil && a.State != AttemptUnknown {
+			return fmt.Errorf("attempt %d is %s and keeps an answer", a.Number, a.State)
 		}
 		if a.Token.IsZero() {
 			return fmt.Errorf("attempt %d has no token", a.Number)

@@ -25,9 +25,13 @@ type Report struct {
 	Token    Token
 	Outcome  Outcome
 	Response *Response // with OutcomeFinal
-	Reason   string
-	Evidence Evidence
-	At       Time // now, on the store's clock
+	// Violation says how the answer breaks the contract, and Kept is that answer;
+	// with OutcomeFailed or OutcomeUnknown. Kept stays only if the attempt is unknown.
+	Violation *Violation
+	Kept      *Response
+	Reason    string
+	Evidence  Evidence
+	At        Time // now, on the store's clock
 	// Lease is the new end of the lease, with OutcomeRunning.
 	Lease Time
 	// Listening says, with OutcomeUnknown, that the gateway has given up waiting
@@ -86,6 +90,8 @@ type Settlement struct {
 	// Recreates says that Next is to be created, since the store has lost the
 	// whole record.
 	Recreates bool
+	// Starts says that Next starts another attempt too: see [Job.FailOver].
+	Starts bool
 	// Recovers says that the store had lost the attempt, and Next brings it back.
 	Recovers bool
 }
@@ -212,6 +218,11 @@ func (j *Job) end(i int, state AttemptState, r Report) {
 	a.State = state
 	a.Reason = r.Reason
 	a.Evidence = r.Evidence
+	a.Violation = r.Violation.bounded()
+	j.drop(a)
+	if state == AttemptUnknown {
+		a.Kept = r.Kept
+	}
 	if r.Outcome != OutcomeUnknown || !r.Listening {
 		a.Ended = r.At
 	}
@@ -227,6 +238,7 @@ func (j *Job) takeSlot(i int, resp *Response, at Time) {
 		if a := &j.Attempts[k]; k != i && a.Unresolved() {
 			a.State = AttemptDiscarded
 			a.Reason = ReasonLostRace
+			j.drop(a)
 		}
 	}
 	j.fixExpiry(at, true)

@@ -16,7 +16,8 @@ var (
 )
 
 // Resolve applies an out-of-band decision to an unknown attempt. A resolution
-// as succeeded puts the response into the result slot.
+// as succeeded puts the response into the result slot, or the one that the attempt
+// kept: then there is no other. The kept one is dropped in any case.
 func (j *Job) Resolve(t Token, res Resolution, resp *Response) (*Job, error) {
 	next := j.clone()
 	a := next.Attempt(t)
@@ -32,6 +33,13 @@ func (j *Job) Resolve(t Token, res Resolution, resp *Response) (*Job, error) {
 	case AttemptFailed, AttemptCancelled:
 		a.State = res.State
 	case AttemptSucceeded:
+		if res.Kept {
+			kept, ok := a.kept()
+			if !ok || resp != nil {
+				return nil, fmt.Errorf("%w: attempt %d of job %s keeps no whole answer", ErrNotResolvable, a.Number, j.ID)
+			}
+			resp = kept
+		}
 		if resp == nil {
 			return nil, fmt.Errorf("%w: as succeeded it needs a response", ErrNotResolvable)
 		}
@@ -45,6 +53,7 @@ func (j *Job) Resolve(t Token, res Resolution, resp *Response) (*Job, error) {
 		return nil, fmt.Errorf("%w: as %s", ErrNotResolvable, res.State)
 	}
 	a.Resolution = &res
+	next.drop(a)
 	if a.Reason != "" {
 		a.Reason = "; before that: " + a.Reason
 	}

@@ -50,12 +50,18 @@ const (
 	breaksWithoutEffect
 	timesOut // and may still answer
 	renews
+	breaksContract // after the effect
+	races          // for so long that a sibling is started
 )
 
 type crashed struct{}
 
 func (s *sim) request(gateway int, key *simKey, input string) {
-	a := &actor{sim: s, gateway: gateway, key: key, input: input}
+	s.spawn(&actor{sim: s, gateway: gateway, key: key, input: input}, (*actor).run)
+}
+
+// spawn starts an actor, which goes on to its first pause.
+func (s *sim) spawn(a *actor, run func(*actor)) {
 	a.next, a.stop = iter.Pull(func(yield func(pause) bool) {
 		defer func() {
 			if r := recover(); r != nil && r != any(crashed{}) {
@@ -63,7 +69,7 @@ func (s *sim) request(gateway int, key *simKey, input string) {
 			}
 		}()
 		a.yield = yield
-		a.run()
+		run(a)
 	})
 	s.actors = append(s.actors, a)
 	a.step(0)
@@ -231,7 +237,7 @@ func (a *actor) execute() {
 		switch a.pause(forUpstream) {
 		case provesFailure:
 			r := Report{Outcome: OutcomeFailed, Reason: "never sent"}
-			if a.key.failsOver && len(a.tokens) == 1 && !listening {
+			if a.key.failsOver && len(a.tokens) < 3 {
 				a.failover(r)
 			} else {
 				a.report(r, untilDefinite)
@@ -253,6 +259,19 @@ func (a *actor) execute() {
 			listening = true
 		case renews:
 			a.report(Report{Outcome: OutcomeRunning}, 1)
+		case breaksContract:
+			a.sim.effect(a.token)
+			a.report(Report{
+				Outcome: OutcomeUnknown, Reason: "breaks the contract", Kept: truth.broken(),
+				Violation: &Violation{Path: "/a", Expected: "string", Found: "number"},
+			}, untilDefinite)
+			truth.silent = true
+			return
+		case races:
+			if a.key.max > 0 {
+				of := a.token
+				a.sim.spawn(&actor{sim: a.sim, gateway: a.gateway, key: a.key, input: a.input}, func(b *actor) { b.race(of) })
+			}
 		default:
 			a.sim.effect(a.token)
 			s := a.report(Report{Outcome: OutcomeFinal, Response: truth.response()}, untilDefinite)
@@ -313,62 +332,4 @@ func (a *actor) report(r Report, n int) Settlement {
 			a.present = present
 		}
 	}
-}
-
-// failover writes the failure and the next provider's start in one.
-func (a *actor) failover(r Report) {
-	s := a.settle(r)
-	if s.Effect != EffectFailed || s.Recovers || s.Next.State(a.sim.store.now) != JobOpen {
-		a.report(r, untilDefinite)
-		return
-	}
-	before, started := a.token, a.sent
-	n := a.draw()
-	w := write{expected: a.present.WriteID, job: a.sim.newWrite(s.Next.Start(n))}
-	claim := AbortedClaim{Token: a.token, Written: w.job, Expected: w.expected}
-	present, got := a.send(w, 2)
-	switch {
-	case got == ambiguous:
-		a.abort(claim)
-	case got == applied:
-		a.dispatch(claim, present)
-	case present != nil && present.Attempt(a.token) != nil:
-		if Judge(present, Claim{Token: a.token}, a.sim.store.now) == Own {
-			a.dispatch(claim, present)
-		} else {
-			a.abort(claim)
-		}
-	default:
-		a.token, a.sent, a.present = before, started, present
-		if got == outdated {
-			a.present = a.get()
-		}
-		a.report(r, untilDefinite)
-	}
-}
-
-// abort goes on until the claim is definite. Nothing was sent.
-func (a *actor) abort(c AbortedClaim) {
-	truth := a.sim.truth(a.token)
-	truth.aborted = true
-	present := a.get()
-	for {
-		next, create := c.Next(present, a.sim.store.now)
-		if next == nil {
-			break
-		}
-		w := write{create: create, job: a.sim.newWrite(next)}
-		if present != nil {
-			w.expected = present.WriteID
-		}
-		var r reply
-		if present, r = a.send(w, untilDefinite); r == applied {
-			break
-		}
-		if r == outdated {
-			present = a.get()
-		}
-	}
-	truth.definite = true
-	a.sim.checkAborted(c)
 }

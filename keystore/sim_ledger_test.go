@@ -20,9 +20,13 @@ type truth struct {
 	faulted  bool // the store lost or rolled back a record that listed it
 	erased   bool // and so there is no trace of it now
 	gone     bool // its job expired or was forgotten
+	sibling  bool // it was drawn to run beside others of its own request
 }
 
 func (tr *truth) response() *Response { return answer("of " + tr.token.String()) }
+
+// broken is an answer of it that breaks the contract.
+func (tr *truth) broken() *Response { return answer("odd, of " + tr.token.String()) }
 
 // story is what clients were told of one job.
 type story struct {
@@ -111,6 +115,8 @@ func (s *sim) checkAttempt(old, j *Job, a *Attempt) {
 		if tr.effects == 0 || !reflect.DeepEqual(j.Result, tr.response()) {
 			s.fail("attempt %s won with what is not its answer", a.Token)
 		}
+	case a.State == AttemptSucceeded && a.Resolution.Kept && !reflect.DeepEqual(j.Result, tr.broken()):
+		s.fail("attempt %s was resolved with an answer that it has not kept", a.Token)
 	}
 }
 
@@ -154,7 +160,7 @@ func (s *sim) checkStart(old, j *Job, starts *truth) {
 			state = a.State
 		}
 		racing := j.AttemptCount() <= tr.key.max
-		if state == AttemptStarting || (state == AttemptUnknown && !racing) || state == AttemptSucceeded {
+		if (state == AttemptStarting && (!racing || !starts.sibling)) || (state == AttemptUnknown && !racing) || state == AttemptSucceeded {
 			s.fail("attempt %s starts, and attempt %s is %s", starts.token, tr.token, state)
 		}
 	}

@@ -191,7 +191,11 @@ func (s *sim) resolve(key *simKey, how int) {
 	res := Resolution{State: states[how%3], Actor: "op", At: s.store.now}
 	for i := range j.Attempts {
 		a := &j.Attempts[i]
-		next, err := j.Resolve(a.Token, res, answer("resolved"))
+		resp := answer("resolved")
+		if res.Kept = res.State == AttemptSucceeded && a.Kept != nil; res.Kept {
+			resp = nil
+		}
+		next, err := j.Resolve(a.Token, res, resp)
 		if (err == nil) != (a.State == AttemptUnknown && j.CompletedBy.IsZero()) {
 			s.fail("attempt %s of a job that is %s was to be resolved, it is %s: %v", a.Token, j.State(s.store.now), a.State, err)
 		}

@@ -28,6 +28,9 @@ var (
 // write. Repeating a write with the same write id is safe, and answers as the
 // first one did as long as nobody has written since.
 //
+// A body that an attempt has kept can be gone before its unresolved job is
+// settled, but not within 30 days, nor the job's retention; it is NotKept then.
+//
 // A record whose Expires has passed is no record. Methods can be called
 // concurrently. An error is, or wraps, one of this package's sentinel errors, or
 // is the context's.
@@ -66,7 +69,7 @@ type Store interface {
 	// List returns a page of the jobs in the index that are unresolved, in the
 	// order of their lease ends, and the cursor of the next page: empty at the
 	// end. The first page has the cursor "". Entries whose job is no longer
-	// unresolved are dropped from the index on the way.
+	// unresolved are dropped from the index on the way. Bodies are as in Scan.
 	List(ctx context.Context, cursor string, limit int) (page []*Job, next string, err error)
 
 	// Scan returns a page of all the jobs in the store, in no particular order, and
@@ -77,9 +80,9 @@ type Store interface {
 	// returned or not. Records that can't be read are left out.
 	//
 	// The jobs are the records as they stand, but bodies kept apart are not
-	// fetched: where Result.Apart is set, Result.Body is nil, and nobody has looked
-	// whether that body is still there. All else is as in Get. A swap that writes
-	// such a job back leaves its body where it is.
+	// fetched: where the result, or what an attempt has kept, has Apart set, its Body
+	// is nil, and nobody has looked whether that body is still there. All else is as
+	// in Get. A swap that writes such a job back leaves its bodies where they are.
 	Scan(ctx context.Context, cursor string, limit int) (page []*Job, next string, err error)
 
 	// Watch returns a channel that gets a hint when the record under this name

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,6 +19,10 @@ const (
 	// bodyMargin is how much longer than its record a body is kept, so that
 	// whoever has just read the record still finds it.
 	bodyMargin = time.Hour
+	// keptTime is how long at least the body is kept that an attempt keeps as
+	// evidence. Its job is unresolved and so never expires; but no body is written
+	// without an expiry, or those whose record never came to be would stay for ever.
+	keptTime = 30 * 24 * time.Hour
 )
 
 // bodies says what to do with a body that is to be kept apart.
@@ -48,38 +53,79 @@ func (s *Store) encode(ctx context.Context, what string, job *keystore.Job, b bo
 
 // setApart returns the job as its record shows it.
 func (s *Store) setApart(ctx context.Context, job *keystore.Job, b bodies) (*keystore.Job, error) {
-	if job.Result == nil {
+	if !hasBodies(job) {
 		return job, nil
 	}
-	record, result := *job, *job.Result
-	record.Result = &result
+	record := *job
+	record.Attempts = slices.Clone(job.Attempts)
+	// The token is that of the write, so that a repeated write repeats this too.
+	result, err := s.setBodyApart(ctx, job.Result, b, keystore.Token(job.WriteID), job.Expires.Sub(s.Now()))
+	if err != nil {
+		return nil, err
+	}
+	record.Result = result
+	for i := range record.Attempts {
+		a := &record.Attempts[i]
+		if a.Kept, err = s.setBodyApart(ctx, a.Kept, b, keptToken(job.WriteID, a.Token), max(job.Retention, keptTime)); err != nil {
+			return nil, err
+		}
+	}
+	return &record, nil
+}
+
+func hasBodies(job *keystore.Job) bool {
+	return job.Result != nil || slices.ContainsFunc(job.Attempts, func(a keystore.Attempt) bool { return a.Kept != nil })
+}
+
+// large reports whether a body of the job is to be kept apart.
+func large(job *keystore.Job) bool {
+	return size(job.Result) > maxInline ||
+		slices.ContainsFunc(job.Attempts, func(a keystore.Attempt) bool { return size(a.Kept) > maxInline })
+}
+
+func size(resp *keystore.Response) int {
+	if resp == nil {
+		return 0
+	}
+	return len(resp.Body)
+}
+
+// keptToken names the body that an attempt keeps; one write can have several.
+func keptToken(id keystore.WriteID, attempt keystore.Token) (t keystore.Token) {
+	sum := keystore.DigestOf(append(id[:], attempt[:]...))
+	copy(t[:], sum[:])
+	return t
+}
+
+// setBodyApart returns the answer as its record shows it. If its body is to be
+// written, that is under this token, for as long as said and a margin.
+func (s *Store) setBodyApart(ctx context.Context, whole *keystore.Response, b bodies, token keystore.Token, ttl time.Duration) (*keystore.Response, error) {
+	if whole == nil {
+		return nil, nil
+	}
+	resp := *whole
 	switch {
-	case len(result.Body) == 0 && result.Apart != nil:
-		// A page of Scan shows a job so. Its body is where it was; only a new
+	case len(resp.Body) == 0 && resp.Apart != nil:
+		// A page of Scan or List shows a job so. Its body is where it was; only a new
 		// record can't count on that.
 		if b == bodyAnew {
-			result.Apart, result.NotKept = nil, true
+			resp.Apart, resp.NotKept = nil, true
 		}
-		return &record, nil
-	case len(result.Body) <= maxInline:
-		result.Apart = nil
-		return &record, nil
+		return &resp, nil
+	case len(resp.Body) <= maxInline:
+		resp.Apart = nil
+		return &resp, nil
 	}
-	result.Body = nil
+	resp.Body = nil
 	switch {
 	case b == bodyLeftOut:
-		result.Apart = nil
-		return &record, nil
-	case b == bodyReused && result.Apart != nil && matches(job.Result.Body, result.Apart):
-		return &record, nil // it outlives this record too: the expiry is never moved
+		resp.Apart = nil
+		return &resp, nil
+	case b == bodyReused && resp.Apart != nil && matches(whole.Body, resp.Apart):
+		return &resp, nil // it was written to last: a result as long as its record, whose expiry is never moved
 	}
-	// The token is that of the write, so that a repeated write repeats this too.
-	result.Apart = &keystore.BodyRef{
-		Token: keystore.Token(job.WriteID),
-		Size:  int64(len(job.Result.Body)),
-		Sum:   keystore.DigestOf(job.Result.Body),
-	}
-	return &record, s.putBody(ctx, result.Apart.Token, job.Result.Body, job.Expires.Sub(s.Now())+bodyMargin)
+	resp.Apart = &keystore.BodyRef{Token: token, Size: int64(len(whole.Body)), Sum: keystore.DigestOf(whole.Body)}
+	return &resp, s.putBody(ctx, token, whole.Body, ttl+bodyMargin)
 }
 
 func (s *Store) putBody(ctx context.Context, token keystore.Token, body []byte, ttl time.Duration) error {
@@ -91,13 +137,23 @@ func (s *Store) putBody(ctx context.Context, token keystore.Token, body []byte, 
 	return err
 }
 
+// letGo lets bodies expire soon that no record points to any more. If that fails,
+// they stay as long as they would have done.
+func (s *Store) letGo(ctx context.Context, refs []keystore.BodyRef) {
+	for _, ref := range refs {
+		_, _ = call(ctx, s, "let a body go", writes, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, s.client.PExpire(ctx, s.bodyKey(ref.Token), bodyMargin).Err()
+		})
+	}
+}
+
 func (s *Store) bodyKey(t keystore.Token) string { return s.prefix + "r:" + t.String() }
 
 func matches(body []byte, ref *keystore.BodyRef) bool {
 	return int64(len(body)) == ref.Size && keystore.DigestOf(body) == ref.Sum
 }
 
-// decode returns the job in a record, with its body from wherever that is. A
+// decode returns the job in a record, with its bodies from wherever they are. A
 // body that is missing or not the one that was written is not kept, no more and
 // no less: the job was executed all the same.
 func (s *Store) decode(ctx context.Context, what string, name keystore.Name, record []byte) (*keystore.Job, error) {
@@ -105,17 +161,29 @@ func (s *Store) decode(ctx context.Context, what string, name keystore.Name, rec
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	if job.Result == nil || job.Result.Apart == nil {
-		return job, nil
-	}
-	body, err := s.get(ctx, what+": read body", s.bodyKey(job.Result.Apart.Token))
-	if err != nil && !errors.Is(err, keystore.ErrCorrupt) {
+	if err := s.fetchBody(ctx, what, job.Result); err != nil {
 		return nil, err
 	}
-	if matches(body, job.Result.Apart) {
-		job.Result.Body = body
-	} else {
-		job.Result.Apart, job.Result.NotKept = nil, true
+	for i := range job.Attempts {
+		if err := s.fetchBody(ctx, what, job.Attempts[i].Kept); err != nil {
+			return nil, err
+		}
 	}
 	return job, nil
+}
+
+func (s *Store) fetchBody(ctx context.Context, what string, resp *keystore.Response) error {
+	if resp == nil || resp.Apart == nil {
+		return nil
+	}
+	body, err := s.get(ctx, what+": read body", s.bodyKey(resp.Apart.Token))
+	if err != nil && !errors.Is(err, keystore.ErrCorrupt) {
+		return err
+	}
+	if matches(body, resp.Apart) {
+		resp.Body = body
+	} else {
+		resp.Apart, resp.NotKept = nil, true
+	}
+	return nil
 }

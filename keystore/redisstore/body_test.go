@@ -93,6 +93,56 @@ func TestBodyNotWritten(t *testing.T) {
 	})
 }
 
+// TestKeptBody: what an attempt keeps has an expiry of its own, since its job has
+// none, and goes soon after a decision. Without it the job is as unknown as before.
+func TestKeptBody(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	s := openAt(t, "redis://"+m.Addr())
+	for _, as := range []keystore.AttemptState{keystore.AttemptSucceeded, keystore.AttemptFailed} {
+		j := mustCreate(t, s, job(s, as.String()))
+		body := bytes.Repeat([]byte("a"), 40<<10)
+		next := j.Report(keystore.Report{
+			Token: j.Attempts[0].Token, Outcome: keystore.OutcomeUnknown, At: s.Now(),
+			Kept: &keystore.Response{Status: 200, Body: body, Size: int64(len(body))},
+		}).Next
+		next.WriteID = keystore.NewWriteID()
+		mustSwap(t, s, j.WriteID, next)
+		key := s.bodyKey(keptToken(next.WriteID, j.Attempts[0].Token))
+		if ttl := m.TTL(key); ttl < keptTime {
+			t.Errorf("the kept body lives for %s", ttl)
+		}
+		read := mustGet(t, s, j.Name)
+		if !bytes.Equal(read.Attempts[0].Kept.Body, body) {
+			t.Fatal("the body is not the one that was kept")
+		}
+		decided, err := read.Resolve(j.Attempts[0].Token, keystore.Resolution{State: as, At: s.Now(), Kept: as == keystore.AttemptSucceeded}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		decided.WriteID = keystore.NewWriteID()
+		mustSwap(t, s, read.WriteID, decided)
+		if ttl := m.TTL(key); ttl <= 0 || ttl > bodyMargin {
+			t.Errorf("after the decision the kept body lives for %s", ttl)
+		}
+		if got := mustGet(t, s, j.Name); as == keystore.AttemptSucceeded && !bytes.Equal(got.Result.Body, body) {
+			t.Error("the result is not the body that was kept")
+		}
+	}
+
+	j := mustCreate(t, s, job(s, "lost"))
+	next := j.Report(keystore.Report{
+		Token: j.Attempts[0].Token, Outcome: keystore.OutcomeUnknown, At: s.Now(),
+		Kept: &keystore.Response{Status: 200, Body: make([]byte, 40<<10), Size: 40 << 10},
+	}).Next
+	next.WriteID = keystore.NewWriteID()
+	mustSwap(t, s, j.WriteID, next)
+	m.Del(s.bodyKey(keptToken(next.WriteID, j.Attempts[0].Token)))
+	if got := mustGet(t, s, j.Name); got.State(s.Now()) != keystore.JobUnknown || !got.Attempts[0].Kept.NotKept {
+		t.Errorf("got a job that is %s and keeps %+v", got.State(s.Now()), got.Attempts[0].Kept)
+	}
+}
+
 // TestBodyOutlivesRecord: whoever has just read a record finds its body; and one
 // whose record was never written does not stay for ever.
 func TestBodyOutlivesRecord(t *testing.T) {

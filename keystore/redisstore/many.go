@@ -29,7 +29,7 @@ func (s *Store) SwapMany(ctx context.Context, swaps []keystore.Swap) []keystore.
 		batch, bytes = nil, 0
 	}
 	for i, swap := range swaps {
-		if r := swap.Job.Result; r != nil && len(r.Body) > maxInline {
+		if large(swap.Job) {
 			alone = append(alone, i)
 			continue
 		}

@@ -246,6 +246,9 @@ func (s *Store) Swap(ctx context.Context, expected keystore.WriteID, job *keysto
 	if err != nil {
 		return nil, false, err
 	}
+	if reply.done {
+		s.letGo(ctx, job.Unkept)
+	}
 	return s.tell(ctx, what, job.Name, reply)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -73,6 +74,17 @@ func unknown(s keystore.Store, j *keystore.Job) *keystore.Job {
 	return next
 }
 
+// keeping returns the job with its attempt i unknown, which keeps an answer.
+func keeping(s keystore.Store, j *keystore.Job, i int, body []byte) *keystore.Job {
+	next := j.Report(keystore.Report{
+		Token: j.Attempts[i].Token, Outcome: keystore.OutcomeUnknown, At: s.Now(),
+		Violation: &keystore.Violation{Path: "/id", Expected: "string", Found: "number"},
+		Kept:      &keystore.Response{Status: 200, Body: body, Size: int64(len(body)), Answered: s.Now()},
+	}).Next
+	next.WriteID = keystore.NewWriteID()
+	return next
+}
+
 // restarted returns an open job with another attempt starting.
 func restarted(s keystore.Store, j *keystore.Job) *keystore.Job {
 	next := j.Start(keystore.NewAttempt{Token: keystore.NewToken(), At: s.Now(), Lease: time.Minute, Listen: time.Minute})
@@ -136,14 +148,22 @@ func mustEqual(t *testing.T, got, want *keystore.Job) {
 	}
 }
 
-// encoded returns a record with its body inside, wherever the store keeps it.
+// encoded returns a record with its bodies inside, wherever the store keeps them.
 func encoded(t *testing.T, j *keystore.Job) []byte {
 	t.Helper()
 	c := *j
-	if j.Result != nil {
-		result := *j.Result
-		result.Apart = nil
-		c.Result = &result
+	inside := func(resp *keystore.Response) *keystore.Response {
+		if resp == nil {
+			return nil
+		}
+		r := *resp
+		r.Apart = nil
+		return &r
+	}
+	c.Result = inside(j.Result)
+	c.Attempts = slices.Clone(j.Attempts)
+	for i := range c.Attempts {
+		c.Attempts[i].Kept = inside(c.Attempts[i].Kept)
 	}
 	record, err := keystore.EncodeRecord(&c)
 	if err != nil {

@@ -44,7 +44,7 @@ type Backend struct {
 func Run(t *testing.T, newBackend func(t testing.TB) Backend) {
 	t.Helper()
 	for _, c := range slices.Concat(createTests, swapTests, manyTests, expiryTests, corruptTests, indexTests, scanTests,
-		watchTests, lifeTests, bodyTests, raceTests, throughMany(swapTests, expiryTests, corruptTests, bodyTests, raceTests)) {
+		watchTests, lifeTests, bodyTests, keptTests, raceTests, throughMany(swapTests, expiryTests, corruptTests, bodyTests, keptTests, raceTests)) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			c.run(t, newBackend(t))

@@ -1,0 +1,41 @@
+package keystore
+
+import (
+	"slices"
+	"strings"
+)
+
+// NextProvider returns the provider of an open job's next attempt, out of those
+// that are configured, in their order. The first one, the primary, may always be
+// used, any other if it is eligible.
+//
+// After a proven failure it is the next one that may be used, wrapping round.
+// After a resolution it is the same one again, eligible or not: should somebody
+// have decided wrongly, its own deduplication is the last safety net. An attempt
+// that was never dispatched says nothing of its provider.
+func (j *Job) NextProvider(configured []string, eligible func(provider string) bool) string {
+	last := -1
+	for i := range slices.Backward(j.Attempts) {
+		a := &j.Attempts[i]
+		if a.neverDispatched() {
+			continue
+		}
+		last = slices.Index(configured, a.Provider)
+		if last >= 0 && a.Resolution != nil {
+			return a.Provider
+		}
+		break
+	}
+	for i := last + 1; i < len(configured); i++ {
+		if i == 0 || eligible(configured[i]) {
+			return configured[i]
+		}
+	}
+	return configured[0]
+}
+
+// neverDispatched reports whether the attempt ended before anything was sent, by
+// no fault of its provider.
+func (a *Attempt) neverDispatched() bool {
+	return a.proved() && strings.HasPrefix(a.Reason, ReasonNeverDispatched)
+}
