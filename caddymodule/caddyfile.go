@@ -42,8 +42,10 @@ func parseCaddyfile(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		linger            <duration>
 //		lease             <duration>
 //		retention         <duration>
+//		stream_idle       <duration>
 //		max_request_body  <size>
 //		max_response_body <size>
+//		buffer            <size>
 //		waiters           <per job> [<in all>]
 //		outcome           <status...> final|failed|unknown
 //		statuses          conflict|ietf

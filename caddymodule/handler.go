@@ -95,8 +95,19 @@ type Handler struct {
 	// Default: `24h`.
 	Retention caddy.Duration `json:"retention,omitempty"`
 
+	// How long the upstream may be silent in the middle of an answer that is
+	// passed on while it comes: an event stream, or one that is too large to be
+	// kept. After that, the answer counts as cut. Timeout and linger don't bound
+	// such an answer. Default: `60s`.
+	StreamIdle caddy.Duration `json:"stream_idle,omitempty"`
+
 	// The largest request body that is taken, in bytes. Default: 32 MiB.
 	MaxRequestBody int64 `json:"max_request_body,omitempty"`
+
+	// How much of a request body is held in memory, in bytes. A larger one goes
+	// into a temporary file that is removed at once from its directory. Default:
+	// 256 KiB.
+	Buffer int64 `json:"buffer,omitempty"`
 
 	// The largest answer that is kept, in bytes. A larger one is passed on, and
 	// repetitions are told that the request was carried out. Default: 1 MiB.

@@ -35,8 +35,11 @@ var options = map[string]option{
 	"lease":     func(p *parser) error { return p.duration(&p.h.Lease) },
 	"retention": func(p *parser) error { return p.duration(&p.h.Retention) },
 
+	"stream_idle": func(p *parser) error { return p.duration(&p.h.StreamIdle) },
+
 	"max_request_body":  func(p *parser) error { return p.size(&p.h.MaxRequestBody) },
 	"max_response_body": func(p *parser) error { return p.size(&p.h.MaxResponseBody) },
+	"buffer":            func(p *parser) error { return p.size(&p.h.Buffer) },
 
 	"waiters":  (*parser).waiters,
 	"outcome":  (*parser).outcome,

@@ -13,6 +13,9 @@ import (
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
 
+// grownAhead is how much memory is set aside for a body of which nothing has come.
+const grownAhead = 8 << 10
+
 var errBodyTooLarge = errors.New("request body is too large")
 
 // ErrBodyUnfinished is in the chain of the error that [Route.Serve] returns for a
@@ -58,7 +61,8 @@ func readBody(r io.Reader, declared, buffer, limit int64) (*requestBody, error) 
 	h := sha256.New()
 	var mem bytes.Buffer
 	if declared > 0 {
-		mem.Grow(int(min(declared, buffer)) + bytes.MinRead)
+		// No more than what costs the sender something too, who may only have said so.
+		mem.Grow(int(min(declared, buffer, grownAhead)) + bytes.MinRead)
 	}
 	src := io.TeeReader(io.LimitReader(clientReader{r}, limit+1), h)
 	n, err := io.Copy(&mem, io.LimitReader(src, buffer))

@@ -81,13 +81,14 @@ type Config struct {
 	// Retention is how long completed and open jobs are kept. It must exceed
 	// Timeout + Linger.
 	Retention time.Duration
-	// StreamIdle ends an answer that is being passed on once its upstream has
-	// been silent for that long.
+	// StreamIdle ends an answer that is passed on while it comes, once its
+	// upstream has been silent for that long. It takes the place of Timeout and
+	// Linger there.
 	StreamIdle time.Duration
 
 	MaxRequestBody  int64 // bytes; a larger request is refused before any claim
 	MaxResponseBody int64 // bytes; a larger answer is passed on and not kept
-	Buffer          int64 // bytes of a request body held in memory before a temporary file
+	Buffer          int64 // bytes of a request body held in memory before a temporary file; at most MaxRequestBody
 
 	// Outcomes says for a status of a complete answer what it proves, where that
 	// differs from the default.
@@ -119,7 +120,7 @@ func (c Config) WithDefaults() Config {
 	orDefault(&c.StreamIdle, DefaultStreamIdle)
 	orDefault(&c.MaxRequestBody, DefaultMaxRequestBody)
 	orDefault(&c.MaxResponseBody, DefaultMaxResponseBody)
-	orDefault(&c.Buffer, DefaultBuffer)
+	orDefault(&c.Buffer, min(DefaultBuffer, c.MaxRequestBody))
 	orDefault(&c.Statuses, StatusesConflict)
 	orDefault(&c.WaitersPerJob, DefaultWaitersPerJob)
 	orDefault(&c.Waiters, DefaultWaiters)
@@ -192,6 +193,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("key_format %s: must be %s or %s", c.KeyFormat, KeyAny, KeyUUID)
 	case c.Statuses != StatusesConflict && c.Statuses != StatusesIETF:
 		return fmt.Errorf("statuses %q: must be %s or %s", c.Statuses, StatusesConflict, StatusesIETF)
+	case c.Buffer > c.MaxRequestBody:
+		return fmt.Errorf("buffer %d: more than max_request_body (%d), which no request's body exceeds; lower buffer or raise max_request_body", c.Buffer, c.MaxRequestBody)
 	case c.Retention <= c.Timeout+c.Linger:
 		return fmt.Errorf("retention %v: must exceed timeout + linger (%v), so that no job is forgotten while an answer to it may still come; raise retention or lower linger",
 			c.Retention, c.Timeout+c.Linger)

@@ -124,10 +124,7 @@ func (f *feed) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// Close says that the client takes nothing any more.
-func (f *feed) Close() error {
-	f.end(errClientGone)
-	return nil
-}
+// leave says that the client takes nothing any more.
+func (f *feed) leave() { f.end(errClientGone) }
 
-var _ io.ReadCloser = (*feed)(nil)
+var _ io.Reader = (*feed)(nil)

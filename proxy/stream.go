@@ -54,7 +54,7 @@ func (a *attempt) endPassing(how error) {
 
 // passOn gives the client an answer as it comes.
 func (c *call) passOn(rep reply) error {
-	defer rep.body.Close()
+	defer rep.body.leave()
 	writeHead(c.w, rep.answer, -1)
 	flush := http.NewResponseController(c.w)
 	_ = flush.Flush() // the first byte may take its time
