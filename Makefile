@@ -36,8 +36,9 @@ test: needed ## run all tests, with the race detector where there is a C compile
 
 # The server is installed without being started: the tests run servers of their own.
 needed:
-	@for package in redis-server curl; do \
-		command -v $$package >/dev/null && continue; \
+	@for program in redis-server curl node npm; do \
+		command -v $$program >/dev/null && continue; \
+		package=$$program; [ $$program != node ] || package=nodejs; \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 			echo "make: installing $$package, which the tests need" >&2; \
 			apt-get -qq update && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends $$package || exit 1; \
