@@ -23,7 +23,7 @@ type Job struct {
 	ID          string      `cbor:"2,keyasint"`
 	Space       string      `cbor:"3,keyasint"`
 	Owner       Digest      `cbor:"4,keyasint"`
-	KeySent     string      `cbor:"5,keyasint"` // the header's value, in the spelling first sent
+	KeySent     string      `cbor:"5,keyasint"` // the header's value, in the spelling first sent; empty where it is sealed
 	Fingerprint Fingerprint `cbor:"6,keyasint"`
 	Request     RequestInfo `cbor:"7,keyasint"`
 	Created     Time        `cbor:"8,keyasint"`
@@ -48,6 +48,15 @@ type Job struct {
 	// attempt is starting or unknown and the slot is empty: time alone never
 	// frees a key.
 	Expires Time `cbor:"15,keyasint,omitempty"`
+
+	// KeySealed is KeySent where records are encrypted. It never changes either.
+	KeySealed *Sealed `cbor:"16,keyasint,omitempty"`
+}
+
+// Sealed is something encrypted. Only a [Keyring] makes and opens it.
+type Sealed struct {
+	By  string `cbor:"1,keyasint"` // the id of the key
+	Box []byte `cbor:"2,keyasint"`
 }
 
 // Fingerprint is a digest of what was asked, with the recipe that made it: its
@@ -86,6 +95,12 @@ type Response struct {
 	NotKept  bool                `cbor:"6,keyasint,omitempty"` // executed, but the body is not here
 	Answered Time                `cbor:"7,keyasint,omitempty"`
 	Apart    *BodyRef            `cbor:"8,keyasint,omitempty"`
+
+	// SealedBy is the id of the key with which the response is encrypted; empty if
+	// it is not. Then Body is the whole of it, encrypted, there are neither header
+	// nor trailer, and Sum stands for the body where sealed ones are compared.
+	SealedBy string `cbor:"9,keyasint,omitempty"`
+	Sum      Digest `cbor:"10,keyasint,omitzero"`
 }
 
 // BodyRef points to a body that its store keeps under a name of its own,

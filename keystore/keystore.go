@@ -10,8 +10,6 @@ package keystore
 
 import (
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"strings"
@@ -72,38 +70,12 @@ func (id WriteID) IsZero() bool { return id == WriteID{} }
 // String returns id in hexadecimal.
 func (id WriteID) String() string { return hex.EncodeToString(id[:]) }
 
-// Digest is a SHA-256 digest.
-type Digest [sha256.Size]byte
-
-// String returns d in hexadecimal.
-func (d Digest) String() string { return hex.EncodeToString(d[:]) }
-
 // Name is the name of a job's record in a store: the digest of its space, owner
 // and key. It has a fixed length and shows nothing of what a client sent.
 type Name Digest
 
-// NameOf returns the name of the job with this space, owner and key. The three
-// are length-prefixed, so that no choice of bytes lets two different identities
-// meet in one name.
-func NameOf(space, owner, key string) Name {
-	return Name(digest("job", space, owner, key))
-}
-
 // String returns n in hexadecimal.
 func (n Name) String() string { return hex.EncodeToString(n[:]) }
-
-// OwnerDigest returns what a job keeps of its owner.
-func OwnerDigest(owner string) Digest { return digest("owner", owner) }
-
-func digest(parts ...string) (sum Digest) {
-	h := sha256.New()
-	for _, part := range parts {
-		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
-		h.Write([]byte(part))
-	}
-	h.Sum(sum[:0])
-	return sum
-}
 
 // NewJobID draws the id of a new job under n. It begins with the record's name,
 // so that a job is found by its id in one read; the random rest tells a job

@@ -38,7 +38,7 @@ var mutationsOfFollowUps = []mutation{
 		"TestKeptAnswerIsDroppedWhenItIsNoLongerWanted",
 	},
 	{"violation: its store is told what nobody keeps any more", "violation.go", "a.Kept.Apart != nil {", "false {", "TestResolveWithTheKeptAnswer"},
-	{"violation: only a whole answer becomes a result", "violation.go", " || int64(len(a.Kept.Body)) != a.Kept.Size {", " {", "TestResolveWithTheKeptAnswer"},
+	{"violation: only a whole answer becomes a result", "violation.go", " || !a.Kept.whole() {", " {", "TestResolveWithTheKeptAnswer"},
 	{"violation: one answer, the kept one or another", "resolve.go", "if !ok || resp != nil {", "if !ok {", "TestResolveWithTheKeptAnswer"},
 	{"violation: told of a failure that an aborted claim knew of", "abort.go", " Violation: w.Violation,", "", "TestAbortOfAFailoverKeepsTheViolation"},
 	{"violation: bounded", "violation.go", "if len(s) <= maxViolation {", "if true {", "TestViolationIsBounded"},

@@ -34,12 +34,22 @@ var mutationsOfRecords = []mutation{
 		"TestCL14GarbageIsCorrupt",
 	},
 	{
-		"name: parts are length-prefixed", "keystore.go",
+		"name: parts are length-prefixed", "digest.go",
 		`		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
 `,
 		`		_ = binary.BigEndian
 `,
 		"TestNameKeepsIdentitiesApart",
 	},
-	{"name: an owner's digest is no name", "keystore.go", `return digest("owner", owner)`, `return digest("job", "", "", owner)`, "TestOwnerDigestIsNoName"},
+	{"name: an owner's digest is no name", "digest.go", `return d.digest("owner", owner)`, `return d.digest("job", "", "", owner)`, "TestOwnerDigestIsNoName"},
+	{"job id: it is whole", "keystore.go", "|| len(suffix) != 8 {", "|| len(suffix) > 8 {", "TestJobIDNamesItsRecord"},
+	{"digest: a secret counts", "digest.go", "return hmac.New(sha256.New, d.secret[:])", "return hmac.New(sha256.New, nil)", "TestSecretChangesDigests"},
+	{"secret: it has 32 bytes", "secret.go", "err == nil && len(b) == len(s)", "err == nil && len(b) >= len(s)", "TestParseSecret"},
+	{"seal: it is bound to the job", "seal.go", `for _, part := range []string{purpose, jk.id, jk.job} {`, `for _, part := range []string{purpose, jk.id} {`, "TestSealIsBoundTwice"},
+	{"seal: each job has its own key", "seal.go", `"caddy-idempotency record 1 "+jobID`, `"caddy-idempotency record 1 "`, "TestSealIsBoundTwice"},
+	{"seal: each part is bound to its place", "seal.go", `for _, part := range []string{purpose, jk.id, jk.job} {`, `for _, part := range []string{jk.id, jk.job} {`, "TestSealIsBound"},
+	{"seal: the first key writes", "seal.go", "	first := k.keys[0]\n	jk := first.of(jobID)", "	first := k.keys[len(k.keys)-1]\n	jk := first.of(jobID)", "TestKeyringRotates"},
+	{"seal: what is not encrypted is bound", "seal.go", "if opened.Status != r.Status || opened.Size", "if opened.Size", "TestSealedResponseKeepsItsStatus"},
+	{"seal: no plain digest of an answer", "seal.go", "Sum: jk.sum(DigestOf(r.Body)),", "Sum: DigestOf(r.Body),", "TestSealedRecordShowsNothing"},
+	{"seal: sealed answers are compared", "report.go", "return resp.SealedBy != other.SealedBy || resp.Sum == other.Sum", "return bytes.Equal(resp.Body, other.Body)", "TestSealedAnswersAreCompared"},
 }

@@ -51,7 +51,9 @@ func fullJob() *Job {
 			Status: 201, Header: map[string][]string{"Content-Type": {"text/plain"}, "Set-Cookie": {"a=1", "b=2"}},
 			Trailer: map[string][]string{"Checksum": {"x"}}, Body: []byte("done\x00\xff"), Size: 6, NotKept: true,
 			Answered: after(time.Hour), Apart: &BodyRef{Token: tok(4), Size: 6, Sum: DigestOf([]byte("done\x00\xff"))},
+			SealedBy: "k2", Sum: DigestOf([]byte("sum")),
 		},
+		KeySealed: &Sealed{By: "k1", Box: []byte("box\x00\xff")},
 	}
 }
 
@@ -71,7 +73,7 @@ func TestRecordRoundTrip(t *testing.T) {
 	attempt := fullJob().Attempts[0]
 	attempt.Kept = keepingJob().Attempts[0].Kept
 	// Should somebody add a field, this test has to hold it too.
-	for _, v := range []any{*fullJob(), attempt, *attempt.Violation, *fullJob().Attempts[0].Resolution, *fullJob().Result, *fullJob().Result.Apart, fullJob().Request, fullJob().Fingerprint, fullJob().Attempts[0].Evidence, fullJob().Attempts[0].Lookups} {
+	for _, v := range []any{*fullJob(), attempt, *attempt.Violation, *fullJob().Attempts[0].Resolution, *fullJob().Result, *fullJob().Result.Apart, *fullJob().KeySealed, fullJob().Request, fullJob().Fingerprint, fullJob().Attempts[0].Evidence, fullJob().Attempts[0].Lookups} {
 		s := reflect.ValueOf(v)
 		for i := range s.NumField() {
 			if s.Field(i).IsZero() && s.Type().Field(i).Tag.Get("cbor") != "-" {

@@ -51,7 +51,7 @@ func (j *Job) drop(a *Attempt) {
 // body anew where it becomes one: what it keeps apart of an unresolved job has
 // another life span.
 func (a *Attempt) kept() (*Response, bool) {
-	if a.Kept == nil || a.Kept.NotKept || int64(len(a.Kept.Body)) != a.Kept.Size {
+	if a.Kept == nil || !a.Kept.whole() {
 		return nil, false
 	}
 	resp := *a.Kept

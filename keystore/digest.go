@@ -1,0 +1,77 @@
+package keystore
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"hash"
+)
+
+// Digest is a SHA-256 digest, or an HMAC with it.
+type Digest [sha256.Size]byte
+
+// String returns d in hexadecimal.
+func (d Digest) String() string { return hex.EncodeToString(d[:]) }
+
+// Digester makes the digests that stand for what a client sent. Those of the zero
+// value are plain: whoever can read the store can compare them with guesses. With
+// a secret they are HMACs, which can't be compared with anything without it.
+type Digester struct {
+	secret *Secret
+}
+
+// Format implements fmt.Formatter: the secret never shows.
+func (d Digester) Format(f fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(f, "(digester, keyed: %t)", d.Keyed())
+}
+
+// NewDigester returns a digester with a secret.
+func NewDigester(s Secret) Digester { return Digester{&s} }
+
+// Keyed reports whether the digester has a secret.
+func (d Digester) Keyed() bool { return d.secret != nil }
+
+// Equal reports whether both make the same digests.
+func (d Digester) Equal(other Digester) bool {
+	if d.secret == nil || other.secret == nil {
+		return d.secret == other.secret
+	}
+	return *d.secret == *other.secret
+}
+
+// New returns a hash to write to what is to be digested.
+func (d Digester) New() hash.Hash {
+	if d.secret == nil {
+		return sha256.New()
+	}
+	return hmac.New(sha256.New, d.secret[:])
+}
+
+// NameOf returns the name of the job with this space, owner and key. The three
+// are length-prefixed, so that no choice of bytes lets two different identities
+// meet in one name.
+func (d Digester) NameOf(space, owner, key string) Name {
+	return Name(d.digest("job", space, owner, key))
+}
+
+// OwnerDigest returns what a job keeps of its owner.
+func (d Digester) OwnerDigest(owner string) Digest { return d.digest("owner", owner) }
+
+func (d Digester) digest(parts ...string) (sum Digest) {
+	h := d.New()
+	for _, part := range parts {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
+		h.Write([]byte(part))
+	}
+	h.Sum(sum[:0])
+	return sum
+}
+
+// NameOf returns the name of the job with this space, owner and key, where
+// digests have no secret.
+func NameOf(space, owner, key string) Name { return Digester{}.NameOf(space, owner, key) }
+
+// OwnerDigest returns what a job keeps of its owner, where digests have no secret.
+func OwnerDigest(owner string) Digest { return Digester{}.OwnerDigest(owner) }
