@@ -135,7 +135,7 @@ func (c *adminCall) find() (any, error) {
 		owner = sharedOwner
 	}
 	hit, err := c.lookIn(func(g *proxy.Gateway) (*keystore.Job, error) {
-		return g.JobOf(c.r.Context(), cmp.Or(req.Space, proxy.DefaultSpace), owner, req.Key)
+		return g.JobOf(c.r.Context(), keystore.Digester{}, cmp.Or(req.Space, proxy.DefaultSpace), owner, req.Key)
 	})
 	if err != nil {
 		return nil, err

@@ -24,6 +24,7 @@ const (
 	ErrLookupSilent = LookupError("nobody answered the lookup")
 	ErrLookupCut    = LookupError("the answer to the lookup broke off")
 	ErrLookupLarge  = LookupError("the answer to the lookup is larger than an answer may be to be kept")
+	ErrLookupSealed = LookupError("the key is encrypted, and this gateway can't decrypt it")
 )
 
 // Ask runs a handler with a request of the gateway's own and returns its answer,

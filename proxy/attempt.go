@@ -100,7 +100,9 @@ func (endedError) Temporary() bool { return false }
 
 // start begins the attempt whose claim is the given job's. The deadline is when
 // the client is no longer kept waiting.
-func (rt *Route) start(r *http.Request, job *keystore.Job, token keystore.Token, sent, deadline time.Time, body *requestBody, provider Provider) *attempt {
+//
+// The key is sent as keySent says.
+func (rt *Route) start(r *http.Request, job *keystore.Job, token keystore.Token, keySent string, sent, deadline time.Time, body *requestBody, provider Provider) *attempt {
 	g := rt.gateway
 	a := &attempt{
 		g: g, route: rt,
@@ -131,7 +133,7 @@ func (rt *Route) start(r *http.Request, job *keystore.Job, token keystore.Token,
 	stopping := g.stopping()
 	g.mu.Unlock()
 
-	req := a.request(r, job, number)
+	req := a.request(r, job, number, keySent)
 	go func() {
 		defer release()
 		defer a.leave()
@@ -175,12 +177,12 @@ func (a *attempt) tooLate() bool {
 }
 
 // request is the request as this attempt sends it.
-func (a *attempt) request(r *http.Request, job *keystore.Job, number int) *http.Request {
+func (a *attempt) request(r *http.Request, job *keystore.Job, number int, keySent string) *http.Request {
 	req := r.Clone(a.trace.with(a.ctx))
 	removeOwnHeaders(req.Header)
 	// The answer is stored for clients that may understand other encodings.
 	req.Header.Del("Accept-Encoding")
-	req.Header[a.route.KeyHeader] = []string{job.KeySent}
+	req.Header[a.route.KeyHeader] = []string{keySent}
 	req.Header.Set(HeaderJob, job.ID)
 	req.Header.Set(HeaderAttempt, attemptHeader(keystore.Caller{Number: number, Mark: a.token.Mark()}))
 	req.Body = a.body.open()

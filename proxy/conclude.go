@@ -17,6 +17,9 @@ const answerTime = time.Second
 // conclude writes down what an attempt's end proves, and tells the client.
 func (a *attempt) conclude(seen observation) {
 	v := classify(seen, a.route.Outcomes)
+	a.mu.Lock()
+	jobID := a.job.ID
+	a.mu.Unlock()
 	report := keystore.Report{
 		Token: a.token, Outcome: v.outcome, Reason: v.reason,
 		Evidence: a.trace.evidence(), At: a.g.store.Now(),
@@ -25,10 +28,10 @@ func (a *attempt) conclude(seen observation) {
 	if seen.answer != nil {
 		report.Evidence.Status = seen.answer.Status
 		report.Evidence.Size = seen.answer.Size
-		report.Evidence.Sum = a.capture.digest()
+		report.Evidence.Sum = a.route.Keyring.Sum(jobID, a.capture.digest())
 	}
 	if v.outcome == keystore.OutcomeFinal {
-		report.Response = storable(seen.answer)
+		report.Response = a.route.Keyring.SealResponse(jobID, storable(seen.answer))
 	}
 	if report.Evidence.Resent() {
 		a.g.observer.Incident(IncidentResent)

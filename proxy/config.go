@@ -99,6 +99,13 @@ type Config struct {
 	// Label is shown to operators with the job. It must not say who the caller is.
 	Label func(*http.Request) string
 
+	// Digester makes the digests that stand for owner, key and what was asked. All
+	// routes of one space on one store have to have the same.
+	Digester keystore.Digester
+	// Keyring encrypts the key as sent and the answer in the job's record. Nil:
+	// they are not encrypted.
+	Keyring *keystore.Keyring
+
 	// Reconcile says how to ask the upstream about unknown attempts. Nil: it is
 	// not asked. A route with this has its space for itself.
 	Reconcile *Reconcile

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"hash"
@@ -25,7 +24,7 @@ const (
 )
 
 // hash returns what all that was asked is written to.
-func (rc *recipe) hash() hash.Hash { return sha256.New() }
+func (rc *recipe) hash() hash.Hash { return rc.digester.New() }
 
 // fingerprint digests what was asked: method, host, original path and raw query,
 // media type, chosen headers and body. Each part is length-prefixed and each list

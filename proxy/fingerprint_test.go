@@ -4,6 +4,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
 
 func fingerprintOf(t testing.TB, method, url, contentType, body string) string {
@@ -15,7 +17,7 @@ func fingerprintOf(t testing.TB, method, url, contentType, body string) string {
 		t.Fatal(err)
 	}
 	defer b.release()
-	f, err := newRecipe(FingerprintOptions{}).fingerprint(r, b)
+	f, err := newRecipe(FingerprintOptions{}, keystore.Digester{}).fingerprint(r, b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +80,7 @@ func partsDigest(t testing.TB, method, path, query, body string) string {
 		t.Fatal(err)
 	}
 	defer b.release()
-	f, err := newRecipe(FingerprintOptions{}).fingerprint(r, b)
+	f, err := newRecipe(FingerprintOptions{}, keystore.Digester{}).fingerprint(r, b)
 	if err != nil {
 		t.Fatal(err)
 	}

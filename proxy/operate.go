@@ -76,14 +76,14 @@ func (g *Gateway) Job(ctx context.Context, id string) (*keystore.Job, error) {
 	return j, nil
 }
 
-// JobOf returns the job of this identity. The key is the value of the header,
-// in either of its spellings.
-func (g *Gateway) JobOf(ctx context.Context, space, owner, key string) (*keystore.Job, error) {
+// JobOf returns the job of this identity, whose route makes its digests with d. The
+// key is the value of the header, in either of its spellings.
+func (g *Gateway) JobOf(ctx context.Context, d keystore.Digester, space, owner, key string) (*keystore.Job, error) {
 	key, _, err := parseKey(key, "key")
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoJob, err)
 	}
-	j, err := g.store.Get(ctx, keystore.NameOf(space, owner, key))
+	j, err := g.store.Get(ctx, d.NameOf(space, owner, key))
 	switch {
 	case err != nil:
 		return nil, err
@@ -107,6 +107,8 @@ type Decision struct {
 	Actor, Evidence string
 	// Response becomes the job's result; with succeeded only.
 	Response *keystore.Response
+	// Keyring is that of the job's route, and encrypts the response.
+	Keyring *keystore.Keyring
 }
 
 // Resolve carries a decision out. It is a compare-and-swap: if the attempt is
@@ -140,7 +142,10 @@ func (g *Gateway) Resolve(ctx context.Context, d Decision) (*keystore.Job, error
 	if d.Response != nil {
 		given := *d.Response
 		given.Answered, given.Size = g.store.Now(), int64(len(given.Body))
-		d.Response = storable(&given)
+		if j.KeySealed != nil && d.Keyring == nil {
+			return j, fmt.Errorf("%w: the job is encrypted, and no route here has its space and encrypt_with, so that the response could only be written in clear", keystore.ErrSealed)
+		}
+		d.Response = d.Keyring.SealResponse(j.ID, storable(&given))
 	}
 	// A decision that was cut because its caller left might be carried out
 	// without anybody being told.

@@ -109,7 +109,7 @@ func TestDecisionsThatAreRefused(t *testing.T) {
 		f.route.Timeout = time.Hour
 		go f.do(request{key: "k2"})
 		synctest.Wait()
-		running, err := f.gateway.JobOf(t.Context(), "main", "alice", `"k2"`)
+		running, err := f.gateway.JobOf(t.Context(), keystore.Digester{}, "main", "alice", `"k2"`)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -39,6 +39,7 @@ type recipe struct {
 	version uint8
 	// settings say what else was chosen, in a text that parseSettings reads.
 	settings string
+	digester keystore.Digester
 
 	json, ignoreQuery, ignoreHost bool
 	headers                       []string // canonical and in order
@@ -46,9 +47,9 @@ type recipe struct {
 }
 
 // newRecipe returns the recipe of new jobs with these options.
-func newRecipe(o FingerprintOptions) *recipe {
+func newRecipe(o FingerprintOptions, d keystore.Digester) *recipe {
 	rc := &recipe{
-		version: recipeVersion, settings: o.settings(),
+		version: recipeVersion, settings: o.settings(), digester: d,
 		json: o.JSON, ignoreQuery: o.IgnoreQuery, ignoreHost: o.IgnoreHost, headers: canonicalHeaders(o.IncludeHeader),
 	}
 	for _, pointer := range o.Ignore {
@@ -59,7 +60,7 @@ func newRecipe(o FingerprintOptions) *recipe {
 
 // recipeOf returns the recipe that made a fingerprint, or nil where it is none
 // that this gateway understands completely.
-func recipeOf(f keystore.Fingerprint) *recipe {
+func recipeOf(f keystore.Fingerprint, d keystore.Digester) *recipe {
 	if f.Recipe != recipeVersion {
 		return nil
 	}
@@ -67,7 +68,7 @@ func recipeOf(f keystore.Fingerprint) *recipe {
 	if !ok {
 		return nil
 	}
-	return newRecipe(o)
+	return newRecipe(o, d)
 }
 
 // settings returns the options in one spelling: words apart by a blank, each with

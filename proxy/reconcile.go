@@ -114,9 +114,10 @@ type instant struct {
 // reconciler asks about the unknown attempts of one space.
 type reconciler struct {
 	*Reconcile
-	g     *Gateway
-	space string
-	cases map[keystore.Token]*unknownCase
+	g       *Gateway
+	space   string
+	keyring *keystore.Keyring
+	cases   map[keystore.Token]*unknownCase
 }
 
 // unknownCase is what this gateway knows of one unknown attempt. It is kept in
@@ -137,7 +138,7 @@ type unknownCase struct {
 
 // Reconcile asks about the route's unknown attempts until ctx ends.
 func (rt *Route) Reconcile(ctx context.Context) {
-	rc := &reconciler{Reconcile: rt.Config.Reconcile, g: rt.gateway, space: rt.Space, cases: make(map[keystore.Token]*unknownCase)}
+	rc := &reconciler{Reconcile: rt.Config.Reconcile, g: rt.gateway, space: rt.Space, keyring: rt.Keyring, cases: make(map[keystore.Token]*unknownCase)}
 	for {
 		select {
 		case <-ctx.Done():
@@ -272,7 +273,12 @@ func (rc *reconciler) lookup(ctx context.Context, j *keystore.Job, a *keystore.A
 			answer, err = nil, fmt.Errorf("lookup broke off: %v", p)
 		}
 	}()
-	return rc.Lookup(ctx, j, a)
+	opened, err := rc.keyring.OpenJob(j)
+	if err != nil {
+		rc.g.log.Error("an unknown attempt can't be asked about, since its job's key can't be decrypted", slog.String("job", j.ID), slog.Any("error", err))
+		return nil, ErrLookupSealed
+	}
+	return rc.Lookup(ctx, opened, a)
 }
 
 // over is when nothing of an attempt can follow any more: neither is its gateway
@@ -288,7 +294,7 @@ func over(a *keystore.Attempt) keystore.Time {
 // how things were when it was asked for.
 func (rc *reconciler) settle(ctx context.Context, c *unknownCase, rule ReconcileRule, j *keystore.Job, a *keystore.Attempt, asked instant, answer *keystore.Response) bool {
 	d := Decision{
-		Job: j.ID, Attempt: a.Number, Token: a.Token, As: rule.As, Actor: reconcilerActor,
+		Job: j.ID, Attempt: a.Number, Token: a.Token, As: rule.As, Actor: reconcilerActor, Keyring: rc.keyring,
 		Evidence: "a lookup was answered with status " + strconv.Itoa(answer.Status),
 	}
 	if c.candidate != rule.As {

@@ -60,7 +60,7 @@ func NewRoute(g *Gateway, c Config) (*Route, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	return &Route{Config: c, gateway: g, recipe: newRecipe(c.Fingerprint)}, nil
+	return &Route{Config: c, gateway: g, recipe: newRecipe(c.Fingerprint, c.Digester)}, nil
 }
 
 // Serve answers a request: by passing it on unprotected, by running it as an
@@ -119,6 +119,7 @@ type call struct {
 
 	caller  keystore.Caller
 	body    *requestBody
+	keySent string // as the job's attempts send it: in the spelling that came first
 	claim   keystore.Claim
 	verdict string
 }
@@ -154,17 +155,18 @@ func (c *call) serve(key, sent string) error {
 	if c.g.stopping() { // reading the body may have taken long
 		return refuseStore(errStopped)
 	}
-	name := keystore.NameOf(c.Space, owner, key)
+	name := c.Digester.NameOf(c.Space, owner, key)
 	now := c.g.store.Now()
-	job := keystore.NewJob(keystore.Job{
-		Name: name, ID: keystore.NewJobID(name), Space: c.Space, Owner: keystore.OwnerDigest(owner), KeySent: sent,
+	c.keySent = sent
+	job := keystore.NewJob(c.Keyring.SealJob(keystore.Job{
+		Name: name, ID: keystore.NewJobID(name), Space: c.Space, Owner: c.Digester.OwnerDigest(owner), KeySent: sent,
 		Fingerprint: fingerprint,
 		Request: keystore.RequestInfo{
 			Method: c.x.Asked.Method, Host: c.x.Asked.Host, Path: c.x.Asked.URL.Path,
 			MediaType: mediaType(c.x.Asked.Header.Get("Content-Type")), Size: body.size, Label: c.label(),
 		},
 		Created: now, Retention: c.Retention,
-	}, c.newAttempt(now))
+	}), c.newAttempt(now))
 	return c.create(job)
 }
 
@@ -225,7 +227,7 @@ func (c *call) create(job *keystore.Job) error {
 // were changed is compared as it was made. Everything that judges goes through here.
 func (c *call) ask(j *keystore.Job, now keystore.Time) keystore.Verdict {
 	if j != nil && !slices.ContainsFunc(c.claim.Fingerprints, j.Fingerprint.SameRecipe) {
-		if rc := recipeOf(j.Fingerprint); rc != nil {
+		if rc := recipeOf(j.Fingerprint, c.Digester); rc != nil {
 			f, err := rc.fingerprint(c.x.Asked, c.body)
 			if err == nil {
 				c.claim.Fingerprints = append(c.claim.Fingerprints, f)
@@ -260,6 +262,11 @@ func (c *call) judge(present *keystore.Job, sent time.Time) error {
 		case keystore.Replay:
 			return c.replay(present)
 		case keystore.Start, keystore.StartSibling:
+			opened, err := c.Keyring.OpenJob(present)
+			if err != nil { // an attempt would have no key to send
+				return c.refuseSealed(err, present)
+			}
+			c.keySent = opened.KeySent
 			next := present.Start(c.newAttempt(now))
 			next.WriteID = keystore.NewWriteID()
 			sent = time.Now()
@@ -309,20 +316,6 @@ func (c *call) ambiguous(err error, aborted keystore.AbortedClaim) error {
 	return refuseStore(err)
 }
 
-// replay gives the job's stored answer.
-func (c *call) replay(j *keystore.Job) error {
-	setJobHeaders(c.w.Header(), j)
-	if j.Result.NotKept {
-		return refuseNotKept(j).about(j, c.g.store.Now())
-	}
-	if c.verdict == "" {
-		c.verdict = VerdictReplayed
-	}
-	c.w.Header().Set(HeaderReplayed, "true")
-	c.w.Header().Set(HeaderAnsweredAt, httpDate(j.Result.Answered.Std()))
-	return c.deliver(writeAnswer(c.w, j.Result))
-}
-
 // deliver drops the error of a client that has left: it is no failure of the
 // request, whose answer is stored.
 func (c *call) deliver(err error) error {
@@ -336,7 +329,7 @@ func (c *call) deliver(err error) error {
 // comes of it. It does not ask whether the client is still there: one that has
 // closed only its sending side looks just like one that has left.
 func (c *call) run(job *keystore.Job, sent time.Time) error {
-	a := c.start(c.r, job, c.claim.Token, sent, c.began.Add(c.Timeout), c.body, c.x.Provider())
+	a := c.start(c.r, job, c.claim.Token, c.keySent, sent, c.began.Add(c.Timeout), c.body, c.x.Provider())
 	rep := c.await(a)
 	if rep.job == nil {
 		rep.job = job

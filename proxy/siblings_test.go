@@ -84,7 +84,7 @@ func (f *fixture) startSibling(job *keystore.Job, token keystore.Token, serve fu
 	}
 	defer body.release()
 	now := time.Now()
-	return f.route.start(r, job, token, now, now.Add(f.route.Timeout), body, &fixture{t: f.t, serve: serve})
+	return f.route.start(r, job, token, job.KeySent, now, now.Add(f.route.Timeout), body, &fixture{t: f.t, serve: serve})
 }
 
 // Two attempts of one job, each against an upstream of its own: whichever
