@@ -146,11 +146,11 @@ func (k *Keyring) OpenResponse(j *Job) (*Response, error) {
 }
 
 // whole reports whether the response's body is here, in clear or sealed.
-func (r *Response) whole() bool {
-	if r.SealedBy != "" {
-		return !r.NotKept && len(r.Body) > 0
+func (resp *Response) whole() bool {
+	if resp.SealedBy != "" {
+		return !resp.NotKept && len(resp.Body) > 0
 	}
-	return !r.NotKept && int64(len(r.Body)) == r.Size
+	return !resp.NotKept && int64(len(resp.Body)) == resp.Size
 }
 
 // Sum returns what stands for the digest of something that a job's record must not
@@ -201,7 +201,7 @@ func (k SealKey) of(jobID string) jobKey {
 }
 
 func (jk jobKey) seal(purpose string, plain []byte) []byte {
-	return jk.box.Seal(nil, nil, plain, jk.about(purpose))
+	return jk.box.Seal(nil, nil, plain, jk.about(purpose)) //nolint:gosec // the nonce is drawn inside
 }
 
 func (jk jobKey) open(purpose string, sealed []byte) ([]byte, error) {
