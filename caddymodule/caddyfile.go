@@ -16,7 +16,7 @@ const directive = "idempotency"
 
 func parseCaddyfile(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	handler := new(Handler)
-	if err := handler.UnmarshalCaddyfile(h.Dispenser); err != nil {
+	if err := handler.unmarshal(h.Dispenser, &h); err != nil {
 		return nil, err
 	}
 	return handler, nil
@@ -49,6 +49,11 @@ func parseCaddyfile(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		waiters           <per job> [<in all>]
 //		outcome           <status...> final|failed|unknown
 //		statuses          conflict|ietf
+//		send_key          <header>
+//		keep_header       <name...>
+//		replay_check {
+//			<directives>
+//		}
 //		label             <placeholder>
 //		status_path       <path>
 //		reconcile {
@@ -65,11 +70,15 @@ func parseCaddyfile(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //
 // Only owner has to be given, and with reconcile its lookup and one of succeeded,
 // failed and cancelled. All options can be given once, but for outcome,
-// include_header, ignore, these three, and header, each header once.
-func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+// keep_header, include_header, ignore, these three, and header, each header once.
+func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error { return h.unmarshal(d, nil) }
+
+// unmarshal is UnmarshalCaddyfile with what directives in a directive's block
+// are read with.
+func (h *Handler) unmarshal(d *caddyfile.Dispenser, helper *httpcaddyfile.Helper) error {
 	d.Next()
 	p := newParser(directive, h, d)
-	p.options = options
+	p.options, p.helper = options, helper
 	if d.NextArg() {
 		return d.Errf("%s %s: takes no arguments but a matcher; write options into its block, one on each line", directive, d.Val())
 	}
@@ -86,6 +95,7 @@ type parser struct {
 	d         *caddyfile.Dispenser
 	directive caddyfile.Dispenser
 	options   map[string]option
+	helper    *httpcaddyfile.Helper // nil outside of sites
 	// given are the options that there were, each with its place.
 	given map[string]caddyfile.Dispenser
 }
@@ -96,7 +106,7 @@ func newParser(name string, h *Handler, d *caddyfile.Dispenser) *parser {
 }
 
 // repeatable are the options that can be given more than once.
-var repeatable = []string{"outcome", "include_header", "ignore", "header", "succeeded", "failed", "cancelled"}
+var repeatable = []string{"outcome", "keep_header", "include_header", "ignore", "header", "succeeded", "failed", "cancelled"}
 
 // block reads the options.
 func (p *parser) block() error {

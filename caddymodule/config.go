@@ -40,6 +40,8 @@ func (h *Handler) proxyConfig() (proxy.Config, error) {
 		WaitersPerJob:   h.WaitersPerJob,
 		Waiters:         h.Waiters,
 		Statuses:        proxy.Statuses(h.Statuses),
+		SendKey:         h.SendKey,
+		KeepHeaders:     h.KeepHeaders,
 	}
 	var err error
 	if c.Fingerprint, err = h.Fingerprint.options(); err != nil {
@@ -88,6 +90,9 @@ func (h *Handler) check() error {
 	}
 	if err := checkStatusPath(h.StatusPath); err != nil {
 		return err
+	}
+	if h.ReplayCheck != nil && len(h.ReplayCheck) == 0 {
+		return errors.New("replay_check: has no routes, so that nothing is checked; give it some, or remove it")
 	}
 	for i, method := range h.Methods {
 		switch {

@@ -42,12 +42,16 @@ func askedOf(r *http.Request) *http.Request {
 }
 
 func (x *exchange) serve(route *proxy.Route, w http.ResponseWriter) error {
-	err := route.Serve(w, x.r, proxy.Exchange{
+	exchange := proxy.Exchange{
 		Asked:    x.asked,
 		Owner:    x.owner,
 		Next:     x.passOn,
 		Provider: x.provider,
-	})
+	}
+	if len(x.h.ReplayCheck) > 0 {
+		exchange.ReplayCheck = x.replayCheck
+	}
+	err := route.Serve(w, x.r, exchange)
 	if x.chain != nil {
 		x.chain.tell(x.repl)
 	}
@@ -95,6 +99,18 @@ func (x *exchange) owner() string {
 func (x *exchange) passOn(w http.ResponseWriter, r *http.Request) error {
 	x.passedOn = true
 	return x.next.ServeHTTP(w, r)
+}
+
+// replayCheck lets the site's own handlers decide whether a stored answer may be
+// given to the request: it passes if they call the next handler.
+func (x *exchange) replayCheck(w http.ResponseWriter, r *http.Request) (passed bool, err error) {
+	x.passedOn = true // an error is theirs
+	end := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error {
+		passed = true
+		return nil
+	})
+	err = x.h.ReplayCheck.Compile(end).ServeHTTP(w, r)
+	return passed, err
 }
 
 // provider returns what runs an attempt of this request.

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -128,6 +129,23 @@ type Handler struct {
 	// request: `conflict` for 409, `ietf` for 422. Default: `conflict`.
 	Statuses string `json:"statuses,omitempty"`
 
+	// A request header in which the upstream gets a key that is made of the job's
+	// id, for providers that take keys from a header of their own, such as
+	// `PayPal-Request-Id`: a UUID that stays the same for all attempts of a job.
+	// Default: none.
+	SendKey string `json:"send_key,omitempty"`
+
+	// Fields of answers that are stored although they belong to one delivery or
+	// one caller's session, such as `Set-Cookie`. Default: none.
+	KeepHeaders []string `json:"keep_headers,omitempty"`
+
+	// Routes that a request has to pass before it is given a stored answer, such
+	// as one that asks whether the caller may still have it. If they answer
+	// themselves, or return an error, that is what the client gets. If they do
+	// neither and call no next handler, the request is refused with 403. Default:
+	// none.
+	ReplayCheck caddyhttp.RouteList `json:"replay_check,omitempty"`
+
 	// What operators are shown with a job, besides its method and path: a text
 	// with placeholders, such as `{http.request.header.X-Order}`. It must not say
 	// who the caller is, or what the key is.
@@ -185,6 +203,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	app.use(h.opener, config.Timeout)
+	if err := h.ReplayCheck.Provision(ctx); err != nil {
+		return fmt.Errorf("replay_check: %w", err)
+	}
 	if err := h.provisionLookup(); err != nil {
 		return err
 	}
@@ -192,7 +213,13 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 }
 
 // Validate reports what is wrong with the settings, with the remedy.
-func (h *Handler) Validate() error { return h.check() }
+func (h *Handler) Validate() error {
+	if err := h.check(); err != nil {
+		return err
+	}
+	h.logProtected()
+	return nil
+}
 
 // ServeHTTP implements caddyhttp.MiddlewareHandler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {

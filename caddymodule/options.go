@@ -27,6 +27,7 @@ var options = map[string]option{
 	"methods": (*parser).methods,
 
 	"key_format":  (*parser).keyFormat,
+	"send_key":    (*parser).sendKey,
 	"fingerprint": (*parser).fingerprint,
 
 	"wait":      func(p *parser) error { return p.duration(&p.h.Wait) },
@@ -44,6 +45,9 @@ var options = map[string]option{
 	"waiters":  (*parser).waiters,
 	"outcome":  (*parser).outcome,
 	"statuses": (*parser).statuses,
+
+	"keep_header":  (*parser).keepHeader,
+	"replay_check": (*parser).replayCheck,
 
 	"label":       (*parser).label,
 	"reconcile":   (*parser).reconcile,

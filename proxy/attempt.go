@@ -183,6 +183,9 @@ func (a *attempt) request(r *http.Request, job *keystore.Job, number int, keySen
 	// The answer is stored for clients that may understand other encodings.
 	req.Header.Del("Accept-Encoding")
 	req.Header[a.route.KeyHeader] = []string{keySent}
+	if a.route.SendKey != "" {
+		req.Header[a.route.SendKey] = []string{sentKey(job.ID)}
+	}
 	req.Header.Set(HeaderJob, job.ID)
 	req.Header.Set(HeaderAttempt, attemptHeader(keystore.Caller{Number: number, Mark: a.token.Mark()}))
 	req.Body = a.body.open()

@@ -31,7 +31,7 @@ func (a *attempt) conclude(seen observation) {
 		report.Evidence.Sum = a.route.Keyring.Sum(jobID, a.capture.digest())
 	}
 	if v.outcome == keystore.OutcomeFinal {
-		report.Response = a.route.Keyring.SealResponse(jobID, storable(seen.answer))
+		report.Response = a.route.Keyring.SealResponse(jobID, storable(seen.answer, a.route.KeepHeaders...))
 	}
 	if report.Evidence.Resent() {
 		a.g.observer.Incident(IncidentResent)

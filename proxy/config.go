@@ -63,6 +63,9 @@ type Config struct {
 	KeyRequired bool
 	// KeyFormat says which keys are taken. Default: KeyAny.
 	KeyFormat KeyFormat
+	// SendKey is the header in which upstreams get a key made of the job's id.
+	// Default: none.
+	SendKey string
 	// Fingerprint says what of a request a key stands for.
 	Fingerprint FingerprintOptions
 	// Methods are those that are protected. Default: all but GET, HEAD, OPTIONS,
@@ -95,6 +98,9 @@ type Config struct {
 	Outcomes map[int]keystore.Outcome
 	// Statuses chooses the statuses of refusals.
 	Statuses Statuses
+	// KeepHeaders are those of an answer's header fields that are stored on this
+	// route, although by default they are not.
+	KeepHeaders []string
 
 	// Label is shown to operators with the job. It must not say who the caller is.
 	Label func(*http.Request) string
@@ -132,6 +138,7 @@ func (c Config) WithDefaults() Config {
 	orDefault(&c.WaitersPerJob, DefaultWaitersPerJob)
 	orDefault(&c.Waiters, DefaultWaiters)
 	c.KeyHeader = http.CanonicalHeaderKey(c.KeyHeader)
+	c.SendKey = http.CanonicalHeaderKey(c.SendKey)
 	return c
 }
 
@@ -190,6 +197,14 @@ func (c Config) Validate() error {
 	}
 	if err := c.Fingerprint.validate(c.KeyHeader); err != nil {
 		return err
+	}
+	if err := CheckSendKey(c.SendKey); c.SendKey != "" && err != nil {
+		return fmt.Errorf("send_key %s: %w", c.SendKey, err)
+	}
+	for _, name := range c.KeepHeaders {
+		if err := CheckKeptHeader(name); err != nil {
+			return fmt.Errorf("keep_header %s: %w", name, err)
+		}
 	}
 	switch {
 	case strings.HasPrefix(c.Space, "_"):

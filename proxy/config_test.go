@@ -34,6 +34,10 @@ func TestValidateRefusesWhatCanNotWork(t *testing.T) {
 		"retention 10m0s":                      {Retention: 10 * time.Minute},
 		"outcome 101":                          {Outcomes: map[int]keystore.Outcome{101: keystore.OutcomeFinal}},
 		"outcome 200":                          {Outcomes: map[int]keystore.Outcome{200: keystore.OutcomeRunning}},
+		"send_key Idempotency-Job":             {SendKey: HeaderJob},
+		"send_key Te":                          {SendKey: "te"},
+		"keep_header connection":               {KeepHeaders: []string{"Age", "connection"}},
+		"keep_header Idempotency-Job":          {KeepHeaders: []string{HeaderJob}},
 		"CONNECT":                              {Methods: []string{"CONNECT"}},
 	} {
 		if err := c.WithDefaults().Validate(); err == nil || !strings.Contains(err.Error(), want) {

@@ -35,6 +35,7 @@ type fixture struct {
 	// serve is the upstream. The default answers 200 with the number of the execution.
 	serve func(w http.ResponseWriter, r *http.Request) error
 	fail  Failure
+	check func(w http.ResponseWriter, r *http.Request) (passed bool, err error) // before a replay
 	incs  incidents
 }
 
@@ -173,9 +174,10 @@ func (f *fixture) deliver(w http.ResponseWriter, q request) error {
 	}
 	maps.Copy(r.Header, q.header)
 	return f.route.Serve(w, r, Exchange{
-		Owner:    func() string { return strings.TrimPrefix(q.owner, "nobody") },
-		Next:     f.ServeHTTP,
-		Provider: func() Provider { return f },
+		Owner:       func() string { return strings.TrimPrefix(q.owner, "nobody") },
+		ReplayCheck: f.check,
+		Next:        f.ServeHTTP,
+		Provider:    func() Provider { return f },
 	})
 }
 

@@ -1,10 +1,16 @@
 package proxy
 
 import (
+	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
@@ -39,4 +45,29 @@ func callerOf(h http.Header) (c keystore.Caller) {
 	}
 	c.Number = n
 	return c
+}
+
+// sentKey is the key of a job for upstreams to which many owners' requests go
+// under one account: a UUID of version 8 (RFC 9562, section 5.8) made of the
+// job's id. Two owners' jobs differ in it where their keys don't.
+func sentKey(job string) string {
+	sum := sha256.Sum256([]byte(job))
+	id := sum[:16]
+	id[6] = id[6]&0x0f | 0x80 // the version
+	id[8] = id[8]&0x3f | 0x80 // the variant
+	return fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
+}
+
+// CheckSendKey reports why attempts can't carry a key in a header of that name.
+func CheckSendKey(name string) error {
+	canonical := http.CanonicalHeaderKey(name)
+	switch {
+	case !httpguts.ValidHeaderFieldName(name):
+		return errors.New("not the name of a header field")
+	case slices.Contains(ownHeaders, canonical):
+		return errors.New("headers of that name are the gateway's own; choose the one that your provider takes keys from")
+	case slices.Contains(hopByHop, canonical), slices.Contains([]string{"Host", "Content-Type", "Content-Length", "Authorization", "Cookie"}, canonical):
+		return errors.New("a key in it would break the request; choose the header that your provider takes keys from")
+	}
+	return nil
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -94,4 +95,52 @@ func TestLoopIsRefusedAtOnce(t *testing.T) {
 		t.Errorf("attempt is %s: %s", a.State, a.Reason)
 	}
 	inner.wantExecutions(0)
+}
+
+// A provider that takes keys from a header of its own gets one that belongs to
+// the job, so that two owners' equal keys don't meet in one account.
+func TestSendKey(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, Config{SendKey: "paypal-request-id"})
+	var seen []http.Header
+	f.serve = func(w http.ResponseWriter, r *http.Request) error {
+		seen = append(seen, r.Header)
+		if len(seen) < 3 {
+			w.WriteHeader(http.StatusTooManyRequests)
+		}
+		return nil
+	}
+	own := http.Header{"Paypal-Request-Id": {"the client's", "twice"}}
+	for _, owner := range []string{"alice", "alice", "alice", "bob"} {
+		f.do(request{owner: owner, header: own})
+	}
+	uuidV8 := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+	keys := make(map[string]int)
+	for _, h := range seen {
+		if len(h["Paypal-Request-Id"]) != 1 || !uuidV8.MatchString(h.Get("Paypal-Request-Id")) || h.Get("Idempotency-Key") != "k1" {
+			t.Errorf("the upstream got %v", h)
+		}
+		keys[h.Get("Paypal-Request-Id")]++
+	}
+	if len(seen) != 4 || len(keys) != 2 || keys[seen[0].Get("Paypal-Request-Id")] != 3 {
+		t.Errorf("two jobs with three and one attempts were sent with %v", keys)
+	}
+	if got := sentKey("0c84.02799a45"); got != "182afaf5-048c-8d5e-b032-56fec93d657b" {
+		t.Errorf("the key of a job has changed to %s: providers would take its next attempt for another request", got)
+	}
+}
+
+// The provider's header can be the one that clients send keys in.
+func TestSendKeyInPlaceOfTheClients(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, Config{SendKey: "idempotency-key"})
+	f.serve = func(_ http.ResponseWriter, r *http.Request) error {
+		if got := r.Header["Idempotency-Key"]; len(got) != 1 || got[0] != sentKey(f.mem.job().ID) {
+			t.Errorf("the upstream got %q", got)
+		}
+		return nil
+	}
+	f.do(request{})
+	f.do(request{}).wantBody(t, 200, "", true)
+	f.wantExecutions(1)
 }

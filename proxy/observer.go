@@ -9,11 +9,12 @@ import (
 // Verdicts of requests, as [Observer] is told of them. For refusals it is the
 // refusal's code with underscores.
 const (
-	VerdictExecuted = "executed" // the request's own attempt answered, or failed for certain
-	VerdictReplayed = "replayed" // a stored answer was given
-	VerdictWaited   = "waited"   // a stored answer was given after waiting for it
-	VerdictBypassed = "bypassed" // not protected, or without a key where keys are optional
-	VerdictAborted  = "aborted"  // the client left, or its request could not be read
+	VerdictExecuted      = "executed"       // the request's own attempt answered, or failed for certain
+	VerdictReplayed      = "replayed"       // a stored answer was given
+	VerdictWaited        = "waited"         // a stored answer was given after waiting for it
+	VerdictBypassed      = "bypassed"       // not protected, or without a key where keys are optional
+	VerdictReplayRefused = "replay_refused" // the site's check let no stored answer out
+	VerdictAborted       = "aborted"        // the client left, or its request could not be read
 )
 
 // Incident is something that is counted because an operator may have to know.

@@ -29,6 +29,7 @@ const (
 	CodeRecordLost       = "record-lost"
 	CodeTooManyWaiters   = "too-many-waiters"
 	CodeLoop             = "loop"
+	CodeReplayRefused    = "replay-refused"
 	CodeNoSuchJob        = "no-such-job"
 	CodeMethodNotAllowed = "method-not-allowed"
 )
@@ -188,6 +189,14 @@ func refuseEarly(keyHeader string) *Refusal {
 		Title: "The request came too early",
 		Detail: "It came before the TLS handshake was over, so that somebody in between could send it again, and it has no " + keyHeader +
 			" by which that would be noticed. Repeat it as it is after the handshake.",
+	}
+}
+
+func refuseReplay() *Refusal {
+	return &Refusal{
+		Code: CodeReplayRefused, Status: http.StatusForbidden, Advice: AdviceFixRequest,
+		Title:  "The stored answer is not given out",
+		Detail: "The site's check of who may have stored answers did not let this request pass. Nothing is executed again.",
 	}
 }
 

@@ -8,6 +8,9 @@ import (
 
 // replay gives the job's stored answer.
 func (c *call) replay(j *keystore.Job) error {
+	if may, err := c.mayReplay(); !may {
+		return err
+	}
 	setJobHeaders(c.w.Header(), j)
 	if j.Result.NotKept {
 		return refuseNotKept(j).about(j, c.g.store.Now())

@@ -1,12 +1,16 @@
 package proxy
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
@@ -64,22 +68,37 @@ func endToEnd(h http.Header) http.Header {
 	return out
 }
 
-// storable returns the answer as it is stored: what a replay gives.
-func storable(answer *keystore.Response) *keystore.Response {
+// storable returns the answer as it is stored: what a replay gives. Of the
+// fields that are not stored by default it has those to keep.
+func storable(answer *keystore.Response, keep ...string) *keystore.Response {
 	stored := *answer
-	h := endToEnd(answer.Header)
+	stored.Header, stored.Trailer = endToEnd(answer.Header), endToEnd(answer.Trailer)
 	for _, name := range notStored {
-		delete(h, name)
+		if !slices.ContainsFunc(keep, func(kept string) bool { return strings.EqualFold(kept, name) }) {
+			delete(stored.Header, name)
+			delete(stored.Trailer, name)
+		}
 	}
 	if answer.Size > 0 { // without a body it may announce that of a GET
-		delete(h, "Content-Length")
-	}
-	stored.Header = h
-	stored.Trailer = endToEnd(answer.Trailer)
-	for _, name := range notStored {
-		delete(stored.Trailer, name)
+		delete(stored.Header, "Content-Length")
 	}
 	return &stored
+}
+
+// CheckKeptHeader reports why a header can't be among those that are kept.
+func CheckKeptHeader(name string) error {
+	canonical := http.CanonicalHeaderKey(name)
+	switch {
+	case !httpguts.ValidHeaderFieldName(name):
+		return errors.New("not the name of a header field")
+	case slices.Contains(ownHeaders, canonical):
+		return errors.New("headers of that name are the gateway's own; remove it")
+	case slices.Contains(hopByHop, canonical), canonical == "Content-Length":
+		return errors.New("about the connection, which is another one at each repetition; remove it")
+	case !slices.Contains(notStored, canonical):
+		return fmt.Errorf("kept anyway; remove it (only %s are not)", strings.Join(notStored, ", "))
+	}
+	return nil
 }
 
 // writeAnswer gives an answer with its body to a client.

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
 
 // answers is a server in front of a handler, protected by a route.
@@ -219,4 +221,39 @@ func TestSEC09MarkersOfAnUpstreamAreDropped(t *testing.T) {
 		}
 	}
 	f.wantExecutions(1)
+}
+
+// What belongs to one delivery or one session is given to whom it was meant for,
+// and has no place in a replay, unless the route keeps it.
+func TestSEC07SessionsAreNotReplayed(t *testing.T) {
+	t.Parallel()
+	for name, keep := range map[string][]string{"by default": nil, "one kept": {"set-cookie"}, "all kept": notStored} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, Config{KeepHeaders: keep, Outcomes: map[int]keystore.Outcome{401: keystore.OutcomeFinal}})
+			f.serve = func(w http.ResponseWriter, _ *http.Request) error {
+				for _, name := range notStored {
+					w.Header().Add(name, "a")
+					w.Header().Add(name, "b")
+					w.Header().Add(http.TrailerPrefix+name, "c")
+				}
+				w.Header().Set("Location", "/o/1")
+				w.WriteHeader(http.StatusUnauthorized)
+				return nil
+			}
+			for i := range 2 {
+				h := f.do(request{}).Header()
+				for _, name := range notStored {
+					want := i == 0 || slices.ContainsFunc(keep, func(k string) bool { return strings.EqualFold(k, name) })
+					if got := slices.Equal(h[name], []string{"a", "b"}); got != want || (len(h[http.TrailerPrefix+name]) > 0) != want {
+						t.Errorf("answer %d has %s: %q, trailer %q", i+1, name, h[name], h[http.TrailerPrefix+name])
+					}
+				}
+				if h.Get("Location") != "/o/1" {
+					t.Errorf("answer %d: %v", i+1, h)
+				}
+			}
+			f.wantExecutions(1)
+		})
+	}
 }

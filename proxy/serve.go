@@ -40,6 +40,10 @@ type Exchange struct {
 	Asked *http.Request
 	// Owner returns the caller whom the key belongs to, or nothing.
 	Owner func() string
+	// ReplayCheck decides whether a stored answer may be given to the request. If
+	// not, it answers the request itself, or returns the error to answer with. It
+	// is called in the request's goroutine. Nil: every stored answer may be.
+	ReplayCheck func(w http.ResponseWriter, r *http.Request) (passed bool, err error)
 	// Next serves a request that is not protected.
 	Next func(w http.ResponseWriter, r *http.Request) error
 	// Provider returns what runs an attempt, isolated from the request that
