@@ -254,7 +254,7 @@ func lineOf(file, text string) int {
 	return strings.Count(before, "\n") + 1
 }
 
-func readFile(t *testing.T, path ...string) string {
+func readFile(t testing.TB, path ...string) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(path...))
 	if err != nil {

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"net/http/httptest"
 	"reflect"
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
 
 func treeOf(pointers ...string) (tree *pointerTree) {
@@ -120,37 +123,63 @@ func TestCanonicalJSONLeavesOutWhatIsPointedTo(t *testing.T) {
 	}
 }
 
-// FuzzCanonicalJSON holds the canonical form against encoding/json: the same is
-// accepted, but for what readers could understand differently, and documents have
-// one form if and only if they say the same.
-func FuzzCanonicalJSON(f *testing.F) {
+// FuzzJSONFingerprint holds the canonical form against encoding/json: the same is
+// accepted, but for what readers could understand differently, and two bodies have
+// one fingerprint if and only if they are documents that say the same, or the
+// same bytes.
+func FuzzJSONFingerprint(f *testing.F) {
 	for _, doc := range []string{
 		`{"b":[1,2.50,{"c":null}],"a":"\u00e9\n"}`, `[true,false,"\ud83d\ude00"]`, `{"a":1,"\u0061":2}`, `{"a":{"b":{}}}`, `"\ud800"`, `-0.0e-1`, `{"a":9007199254740993}`,
 	} {
 		f.Add(doc, doc)
+		f.Add(doc, " "+doc)
 		f.Add(doc, `{"a":9007199254740992}`)
 	}
+	f.Add(`{"a":1,"b":{"d":2,"c":3}}`, `{ "b" : {"c":3, "d":2}, "\u0061":1 }`)
+	f.Add(`{"a":1,"b":2}`, `{"b":1,"a":2}`)
+	f.Add(`{"a":[1,2]}`, `{"a":[2,1]}`)
+	rc := newRecipe(FingerprintOptions{JSON: true}, keystore.Digester{})
 	f.Fuzz(func(t *testing.T, one, two string) {
-		a, aOK := checkCanonical(t, one)
-		b, bOK := checkCanonical(t, two)
-		if !aOK || !bOK {
-			return
+		a, b := checkCanonical(t, one), checkCanonical(t, two)
+		same := one == two
+		if a != nil && b != nil {
+			same = reflect.DeepEqual(decodeJSON(t, one), decodeJSON(t, two))
 		}
-		if same := reflect.DeepEqual(decodeJSON(t, one), decodeJSON(t, two)); same != bytes.Equal(a, b) {
-			t.Fatalf("the same: %t\n%s\n%s\n%s\n%s", same, one, a, two, b)
+		if same != bytes.Equal(a, b) && (a != nil || b != nil) {
+			t.Fatalf("the same: %t\n%q\n%q\n%q\n%q", same, one, a, two, b)
+		}
+		if same != (jsonDigest(t, rc, one) == jsonDigest(t, rc, two)) {
+			t.Fatalf("the same: %t, but not the fingerprints of\n%q\n%q", same, one, two)
 		}
 	})
 }
 
-// checkCanonical checks what is known of a document without another one.
-func checkCanonical(t *testing.T, doc string) ([]byte, bool) {
+func jsonDigest(t *testing.T, rc *recipe, body string) keystore.Digest {
+	t.Helper()
+	r := httptest.NewRequest("POST", "http://a.example/", nil)
+	r.Header.Set("Content-Type", "application/problem+json")
+	b, err := readBody(strings.NewReader(body), int64(len(body)), 1<<10, 1<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.release()
+	f, err := rc.fingerprint(r, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f.Sum
+}
+
+// checkCanonical checks what is known of a document without another one, and
+// returns its canonical form, or nil.
+func checkCanonical(t *testing.T, doc string) []byte {
 	t.Helper()
 	got, ok := canonicalJSON([]byte(doc), nil)
 	if want := plainJSON(doc); ok != want {
 		t.Fatalf("%q: taken: %t, want %t", doc, ok, want)
 	}
 	if !ok {
-		return nil, false
+		return nil
 	}
 	if !reflect.DeepEqual(decodeJSON(t, doc), decodeJSON(t, string(got))) {
 		t.Fatalf("%q and its form %q say different things", doc, got)
@@ -166,7 +195,7 @@ func checkCanonical(t *testing.T, doc string) ([]byte, bool) {
 	if again, ok := canonicalJSON(indented, nil); ok && !bytes.Equal(again, got) {
 		t.Fatalf("the form of %q is %q, and that of %q is %q", doc, got, indented, again)
 	}
-	return got, true
+	return got
 }
 
 func decodeJSON(t *testing.T, doc string) (v any) {

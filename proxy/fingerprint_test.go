@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -12,16 +13,7 @@ func fingerprintOf(t testing.TB, method, url, contentType, body string) string {
 	t.Helper()
 	r := httptest.NewRequest(method, url, nil)
 	r.Header.Set("Content-Type", contentType)
-	b, err := readBody(strings.NewReader(body), -1, 1<<20, 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.release()
-	f, err := newRecipe(FingerprintOptions{}, keystore.Digester{}).fingerprint(r, b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return f.Sum.String()
+	return digestBy(t, FingerprintOptions{}, r, body)
 }
 
 func TestFingerprint(t *testing.T) {
@@ -58,31 +50,202 @@ func TestFingerprint(t *testing.T) {
 	}
 }
 
-func FuzzFingerprint(f *testing.F) {
-	f.Add("POST", "/a", "b", "c", "POST", "/ab", "", "c")
-	f.Add("POST", "/a", "p=1&p=q&r=", "", "POST", "/a", "p=1&q=r&q=", "")
-	f.Add("PO", "/STa", "", "", "POST", "/a", "", "")
-	f.Fuzz(func(t *testing.T, m1, p1, q1, b1, m2, p2, q2, b2 string) {
-		one, two := partsDigest(t, m1, p1, q1, b1), partsDigest(t, m2, p2, q2, b2)
-		if same := m1 == m2 && p1 == p2 && q1 == q2 && b1 == b2; same != (one == two) {
-			t.Errorf("same parts: %t, same digest: %t", same, one == two)
-		}
-	})
-}
-
-func partsDigest(t testing.TB, method, path, query, body string) string {
+// digestBy makes the fingerprint of a request by a recipe.
+func digestBy(t testing.TB, o FingerprintOptions, r *http.Request, body string) string {
 	t.Helper()
-	r := httptest.NewRequest("POST", "http://a.example/", nil)
-	r.Method, r.URL.RawQuery = method, query
-	r.URL.Opaque, r.URL.Path, r.URL.RawPath = "", path, ""
-	b, err := readBody(strings.NewReader(body), int64(len(body)), 16, 1<<20)
+	b, err := readBody(strings.NewReader(body), int64(len(body)), 16, 1<<30)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.release()
-	f, err := newRecipe(FingerprintOptions{}, keystore.Digester{}).fingerprint(r, b)
+	f, err := newRecipe(o, keystore.Digester{}).fingerprint(r, b)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return f.Sum.String()
+}
+
+// All lines of a header count, in their order; absent is not empty.
+func TestFingerprintIncludesHeaders(t *testing.T) {
+	t.Parallel()
+	seen := map[string]string{}
+	for name, h := range map[string]http.Header{
+		"absent": {}, "empty": {"X-A": {""}}, "empty twice": {"X-A": {"", ""}}, "one": {"X-A": {"a"}}, "two": {"X-A": {"a", "b"}}, "other order": {"X-A": {"b", "a"}},
+		"joined": {"X-A": {"a, b"}}, "of the other name": {"X-B": {"a"}}, "one of each": {"X-A": {"a"}, "X-B": {"b"}}, "the other way": {"X-A": {"b"}, "X-B": {"a"}},
+		"both in the other": {"X-B": {"a", "b"}}, "framed like the next": {"X-A": {"a\x00\x00\x00\x00\x00\x00\x00\x01b"}},
+	} {
+		r := httptest.NewRequest("POST", "http://a.example/", nil)
+		r.Header = h
+		digest := digestBy(t, FingerprintOptions{IncludeHeader: []string{"x-b", "x-a"}}, r, "body")
+		if other, twice := seen[digest]; twice {
+			t.Errorf("%s is the same as %s", name, other)
+		}
+		seen[digest] = name
+		r.Header.Set("X-C", "c")
+		if digestBy(t, FingerprintOptions{IncludeHeader: []string{"X-A", "x-B"}}, r, "body") != digest {
+			t.Errorf("%s: a header that is not included, or the order of their names, makes a difference", name)
+		}
+	}
+}
+
+func TestFingerprintIgnoresQueryOrHost(t *testing.T) {
+	t.Parallel()
+	digest := func(o FingerprintOptions, url string) string {
+		return digestBy(t, o, httptest.NewRequest("POST", url, nil), "body")
+	}
+	query, host := FingerprintOptions{IgnoreQuery: true}, FingerprintOptions{IgnoreHost: true}
+	const url = "http://a.example/pay?x=1"
+	if digest(query, url) != digest(query, "http://a.example/pay") || digest(query, url) == digest(query, "http://b.example/pay?x=1") || digest(query, url) == digest(query, "http://a.example/pa?x=1") {
+		t.Error("not just the query is ignored")
+	}
+	if digest(host, url) != digest(host, "http://b.example:81/pay?x=1") || digest(host, url) == digest(host, "http://a.example/pay?x=2") || digest(host, url) == digest(host, "http://a.example/pa?x=1") {
+		t.Error("not just the host is ignored")
+	}
+}
+
+// A JSON body is compared as a document only if its media type says that it is
+// one, and never taken for bytes that happen to be the same as its canonical form.
+func TestFingerprintOfJSON(t *testing.T) {
+	t.Parallel()
+	digest := func(contentType, body string) string {
+		r := httptest.NewRequest("POST", "http://a.example/", nil)
+		r.Header.Set("Content-Type", contentType)
+		return digestBy(t, FingerprintOptions{JSON: true}, r, body)
+	}
+	for contentType, want := range map[string]bool{
+		"application/json": true, "Application/JSON; charset=utf-8": true, "application/merge-patch+json": true, "application/vnd.api+json;v=1": true,
+		"text/plain": false, "": false, "application/jsonl": false, "application/json-seq": false, "application/x-json": false, "json": false, "application/json, text/plain": false,
+	} {
+		if got := digest(contentType, `{"a":1,"b":2}`) == digest(contentType, `{ "b":2, "a":1 }`); got != want {
+			t.Errorf("%q: compared as a document: %t, want %t", contentType, got, want)
+		}
+	}
+	const js = "application/json"
+	for name, bodies := range map[string][2]string{
+		"numbers that are one float":       {`{"a":9007199254740993}`, `{"a":9007199254740992}`},
+		"numbers in other spellings":       {`{"a":1}`, `{"a":1.0}`},
+		"a number and a string":            {`{"a":1}`, `{"a":"1"}`},
+		"null and absent":                  {`{"a":null}`, `{}`},
+		"the order of elements":            {`[1,2]`, `[2,1]`},
+		"a member twice and once":          {`{"a":1,"a":1}`, `{"a":1}`},
+		"a member twice, other spelling":   {`{"a":1,"a":2}`, `{"a":1, "a":2}`},
+		"no JSON, other white space":       {`{"a":1`, `{ "a":1`},
+		"empty and null":                   {``, `null`},
+		"within the bound and beyond":      {`{"a":"` + strings.Repeat("x", maxJSONBody-8) + `"}`, `{"a":"` + strings.Repeat("x", maxJSONBody-8) + `"} `},
+		"beyond the bound, other spelling": {strings.Repeat(" ", maxJSONBody) + `1`, strings.Repeat("\n", maxJSONBody) + `1`},
+	} {
+		if digest(js, bodies[0]) == digest(js, bodies[1]) {
+			t.Errorf("%s: %.40q and %.40q are one", name, bodies[0], bodies[1])
+		}
+	}
+	for name, bodies := range map[string][2]string{
+		"members":         {`{"a":1,"b":{"c":[{"e":1,"d":2}]}}`, `{"b":{"c":[{"d":2,"e":1}]},"a":1}`},
+		"white space":     {`{"a":[1,2]}`, "\n{ \"a\" : [ 1 ,\t2 ] }\r\n"},
+		"escapes":         {`{"\u0061":"\/\u00e9"}`, `{"a":"/é"}`},
+		"past the memory": {`{"a":"` + strings.Repeat("x", 300<<10) + `"}`, `{"a" : "` + strings.Repeat("x", 300<<10) + `"}`},
+		"up to the bound": {`{"a":"` + strings.Repeat("x", maxJSONBody-9) + `"}`, ` {"a":"` + strings.Repeat("x", maxJSONBody-9) + `"}`},
+	} {
+		if digest(js, bodies[0]) != digest(js, bodies[1]) {
+			t.Errorf("%s: %.40q and %.40q are two", name, bodies[0], bodies[1])
+		}
+	}
+}
+
+// The memory threshold for bodies says nothing about what is the same request.
+func TestFingerprintDoesNotDependOnBuffer(t *testing.T) {
+	t.Parallel()
+	r := httptest.NewRequest("POST", "http://a.example/", nil)
+	r.Header.Set("Content-Type", "application/json")
+	for _, o := range []FingerprintOptions{{}, {JSON: true}} {
+		digests := map[keystore.Fingerprint]bool{}
+		for _, buffer := range []int64{1, 10, 1 << 20} {
+			b, err := readBody(strings.NewReader(`{"b":"`+strings.Repeat("x", 1000)+`","a":1}`), -1, buffer, 1<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := newRecipe(o, keystore.Digester{}).fingerprint(r, b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.release()
+			digests[f] = true
+		}
+		if len(digests) != 1 {
+			t.Errorf("%+v: %d fingerprints of one request", o, len(digests))
+		}
+	}
+}
+
+// parts are what a fingerprint is made of, in the order in which a naive digest
+// would string them together.
+type parts struct{ method, host, path, query, media, header, body string }
+
+// Different requests never have one fingerprint, however their parts are chosen
+// to be the same when they are strung together.
+func TestFP04DifferentPartsAreDifferentRequests(t *testing.T) {
+	t.Parallel()
+	for _, pair := range [][2]parts{
+		{{method: "POST", path: "/a", query: "b", body: "c"}, {method: "POST", path: "/ab", body: "c"}},
+		{{method: "POST", path: "/a", query: "p=1&p=q&r="}, {method: "POST", path: "/a", query: "p=1&q=r&q="}},
+		{{method: "POST", path: "/a?b"}, {method: "POST", path: "/a", query: "b"}},
+		{{method: "PO", path: "ST/a"}, {method: "POST", path: "/a"}},
+		{{method: "POST", host: "a.example", path: "/a"}, {method: "POST", host: "a.exampl", path: "e/a"}},
+		{{method: "POST", query: "a", media: "b"}, {method: "POST", query: "ab"}},
+		{{method: "POST", media: "a", header: "b"}, {method: "POST", media: "ab"}},
+		{{method: "POST", header: "a", body: "b"}, {method: "POST", header: "ab"}},
+		{{method: "POST", header: "a", body: "b"}, {method: "POST", body: "ab"}},
+	} {
+		if one, two := partsDigest(t, pair[0]), partsDigest(t, pair[1]); one == two {
+			t.Errorf("%+v and %+v are one", pair[0], pair[1])
+		}
+	}
+	// All ways to cut a text into the parts.
+	const text = "aXbYcZ"
+	seen := map[string]parts{}
+	var cut func(rest string, chosen []string)
+	cut = func(rest string, chosen []string) {
+		if len(chosen) == 6 {
+			p := parts{chosen[0], chosen[1], chosen[2], chosen[3], chosen[4], chosen[5], rest}
+			digest := partsDigest(t, p)
+			if other, twice := seen[digest]; twice {
+				t.Errorf("%+v and %+v are one", p, other)
+			}
+			seen[digest] = p
+			return
+		}
+		for i := range len(rest) + 1 {
+			cut(rest[i:], append(chosen[:len(chosen):len(chosen)], rest[:i]))
+		}
+	}
+	cut(text, nil)
+	if len(seen) != 924 { // 12 choose 6
+		t.Errorf("%d ways were tried", len(seen))
+	}
+}
+
+// FuzzFingerprint: different tuples have different digests, and the same the same.
+func FuzzFingerprint(f *testing.F) {
+	f.Add("POST", "/a", "b", "c", "", "POST", "/ab", "", "c", "")
+	f.Add("POST", "/a", "p=1&p=q&r=", "", "", "POST", "/a", "p=1&q=r&q=", "", "")
+	f.Add("POST", "/a?b", "", "", "", "POST", "/a", "b", "", "")
+	f.Add("PO", "/STa", "", "", "", "POST", "/a", "", "", "")
+	f.Add("POST", "/a", "", "b", "a", "POST", "/a", "", "", "ab")
+	f.Add("POST", "/a", "q", "b", "h", "POST", "/a", "q", "b", "h")
+	f.Fuzz(func(t *testing.T, m1, p1, q1, b1, h1, m2, p2, q2, b2, h2 string) {
+		one := parts{method: m1, path: p1, query: q1, header: h1, body: b1}
+		two := parts{method: m2, path: p2, query: q2, header: h2, body: b2}
+		if same := partsDigest(t, one) == partsDigest(t, two); same != (one == two) {
+			t.Errorf("same parts: %t, same digest: %t", one == two, same)
+		}
+	})
+}
+
+func partsDigest(t testing.TB, p parts) string {
+	t.Helper()
+	r := httptest.NewRequest("POST", "http://a.example/", nil)
+	r.Method, r.Host, r.URL.RawQuery = p.method, strings.ToLower(p.host), p.query
+	r.URL.Opaque, r.URL.Path, r.URL.RawPath = "", p.path, ""
+	r.Header.Set("X-H", p.header)
+	r.Header.Set("Content-Type", p.media)
+	return digestBy(t, FingerprintOptions{IncludeHeader: []string{"X-H"}}, r, p.body)
 }

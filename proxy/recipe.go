@@ -118,6 +118,9 @@ func parseSettings(settings string) (o FingerprintOptions, ok bool) {
 		case "ignore_host":
 			o.IgnoreHost = true
 		case "include_header":
+			if !httpguts.ValidHeaderFieldName(value) {
+				return o, false
+			}
 			o.IncludeHeader = append(o.IncludeHeader, value)
 		case "ignore":
 			pointer, err := url.QueryUnescape(value)
