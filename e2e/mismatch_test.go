@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// A key stands for one request. Coming back with another one it is refused: the
+// FP-05: a key stands for one request. Coming back with another one it is refused: the
 // stored answer would be that of something else.
-func TestOtherRequestUnderTheSameKeyIsRefused(t *testing.T) {
+func TestFP05OtherRequestUnderTheSameKeyIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	changes := map[string]func(*request){
 		"body":       func(r *request) { r.body = `{"amount":2}` },

@@ -3,6 +3,7 @@ package proxy
 import (
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -214,7 +215,7 @@ func TestFP04DifferentPartsAreDifferentRequests(t *testing.T) {
 			return
 		}
 		for i := range len(rest) + 1 {
-			cut(rest[i:], append(chosen[:len(chosen):len(chosen)], rest[:i]))
+			cut(rest[i:], append(slices.Clip(chosen), rest[:i]))
 		}
 	}
 	cut(text, nil)

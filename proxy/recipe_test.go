@@ -46,10 +46,10 @@ func TestSettings(t *testing.T) {
 func TestSettingsThatAreNotUnderstood(t *testing.T) {
 	t.Parallel()
 	for _, settings := range []string{
-		"xml", "JSON", "json xml", "json=1", " json", "json ", "json  ignore_query", "json\tignore_query", "json json", "ignore_query json", "ignore_query=",
-		"include_header", "include_header=", "include_header=x-a", "include_header=X-B include_header=X-A", "include_header=X-A include_header=X-A",
+		"xml", "JSON", "json xml", "json=1", " json", "json ", "json  ignore_query", "json\tignore_query", "json" + " json", "ignore_query json", "ignore_query=",
+		"include_header", "include_header=", "include_header=x-a", "include_header=X-B include_header=X-A", "include_header=X-A" + " include_header=X-A",
 		"json ignore", "json ignore=", "json ignore=/a", "json ignore=a", "json ignore=%2", "json ignore=%2fa", "json ignore=%2Fa~2", "ignore=%2Fa",
-		"json ignore=%2Fb ignore=%2Fa", "json ignore=%2Fa ignore=%2Fa", "json ignore=%2F%FF",
+		"json ignore=%2Fb ignore=%2Fa", "json ignore=%2Fa" + " ignore=%2Fa", "json ignore=%2F%FF",
 	} {
 		if o, ok := parseSettings(settings); ok {
 			t.Errorf("%q is taken for %+v", settings, o)
