@@ -1,0 +1,175 @@
+package proxy
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+// schema is a compiled JSON Schema.
+type schema struct {
+	compiled *jsonschema.Schema
+	// known are the names that the schema itself says, in whatever place.
+	known map[string]bool
+	// sum is a digest of all files that it was made of.
+	sum keystore.Digest
+}
+
+// compileSchema compiles the JSON Schema (2020-12, with formats asserted) in a
+// file. What it refers to must be files beside it, or below: there is no network,
+// and no way out of the directory.
+func compileSchema(file string) (*schema, error) {
+	abs, err := filepath.Abs(file)
+	if err != nil {
+		return nil, fmt.Errorf("schema %s: %w", file, err)
+	}
+	root, err := os.OpenRoot(filepath.Dir(abs))
+	if err != nil {
+		return nil, fmt.Errorf("schema %s: %w", file, err)
+	}
+	defer func() { _ = root.Close() }()
+	loader := &schemaLoader{root: root, dir: filepath.Dir(abs), known: map[string]bool{}, files: map[string]keystore.Digest{}}
+	compiler := jsonschema.NewCompiler()
+	compiler.DefaultDraft(jsonschema.Draft2020)
+	compiler.AssertFormat()
+	compiler.UseLoader(loader)
+	compiled, err := compiler.Compile((&url.URL{Scheme: "file", Path: filepath.ToSlash(abs)}).String())
+	if err != nil {
+		return nil, fmt.Errorf("schema %s: %w", file, err)
+	}
+	return &schema{compiled: compiled, known: loader.known, sum: loader.sum()}, nil
+}
+
+// schemaLoader reads the files of one directory, and nothing else.
+type schemaLoader struct {
+	root  *os.Root
+	dir   string
+	known map[string]bool
+	files map[string]keystore.Digest
+}
+
+var errForeignSchema = errors.New("a schema may refer only to files in its own directory: keep a copy there, and refer to it by a relative path (where a schema has an $id, that is what its relative paths start from)")
+
+// Load implements [jsonschema.URLLoader].
+func (l *schemaLoader) Load(location string) (any, error) {
+	u, err := url.Parse(location)
+	if err != nil || u.Scheme != "file" || u.Host != "" {
+		return nil, errForeignSchema
+	}
+	name, err := filepath.Rel(l.dir, filepath.FromSlash(u.Path))
+	if err != nil || !filepath.IsLocal(name) {
+		return nil, errForeignSchema
+	}
+	text, err := l.root.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	document, violation := parseDocument(text, nil)
+	if violation != nil {
+		return nil, fmt.Errorf("%s: want %s, it is %s (at %q)", name, violation.Expected, violation.Found, violation.Path)
+	}
+	l.files[name] = keystore.DigestOf(text)
+	l.know(document)
+	return document, nil
+}
+
+func (l *schemaLoader) know(value any) {
+	switch v := value.(type) {
+	case string:
+		l.known[v] = true
+	case []any:
+		for _, item := range v {
+			l.know(item)
+		}
+	case map[string]any:
+		for name, member := range v {
+			l.known[name] = true
+			l.know(member)
+		}
+	}
+}
+
+func (l *schemaLoader) sum() keystore.Digest {
+	var lines []string
+	for name, sum := range l.files {
+		lines = append(lines, fmt.Sprintf("%s %q\n", sum, name))
+	}
+	slices.Sort(lines)
+	return keystore.DigestOf([]byte(strings.Join(lines, "")))
+}
+
+// judge returns how a document breaks the schema, or nil. Of several ways it is
+// always the same one.
+func (s *schema) judge(document any) (violation *keystore.Violation) {
+	defer func() {
+		if recover() != nil {
+			violation = &keystore.Violation{Expected: "a document that the schema can be applied to", Found: "another one"}
+		}
+	}()
+	err := s.compiled.Validate(document)
+	if err == nil {
+		return nil
+	}
+	var broken *jsonschema.ValidationError
+	if !errors.As(err, &broken) {
+		return &keystore.Violation{Expected: "a document that the schema can be applied to", Found: "another one"}
+	}
+	first := firstCause(broken)
+	value, _ := valueAt(document, first.InstanceLocation)
+	expected, found := explain(first, value)
+	return &keystore.Violation{Path: safePath(document, first.InstanceLocation, s.known), Expected: expected, Found: found}
+}
+
+// firstCause returns the cause that comes first in the order of its place, since
+// the members of an object have none.
+func firstCause(e *jsonschema.ValidationError) *jsonschema.ValidationError {
+	if len(e.Causes) == 0 || choice(e.ErrorKind) {
+		return e
+	}
+	var first *jsonschema.ValidationError
+	for _, cause := range e.Causes {
+		if c := firstCause(cause); first == nil || compareCauses(c, first) < 0 {
+			first = c
+		}
+	}
+	return first
+}
+
+func compareCauses(a, b *jsonschema.ValidationError) int {
+	return cmp.Or(
+		slices.Compare(a.InstanceLocation, b.InstanceLocation),
+		cmp.Compare(a.SchemaURL, b.SchemaURL),
+		slices.Compare(a.ErrorKind.KeywordPath(), b.ErrorKind.KeywordPath()),
+	)
+}
+
+// fromSchema shows values that stand in the schema.
+func fromSchema(values ...any) string {
+	var b bytes.Buffer
+	for i, v := range values {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		text, err := json.Marshal(v)
+		if err != nil {
+			return "what the schema says"
+		}
+		b.Write(text)
+		if b.Len() > 200 {
+			b.WriteString(", …")
+			break
+		}
+	}
+	return b.String()
+}
