@@ -111,13 +111,28 @@ func (c *client) do(r request) answer {
 func (c *client) doContext(ctx context.Context, r request) (a answer) {
 	began := time.Now()
 	defer func() { a.took = time.Since(began) }()
+	req, err := c.request(ctx, r)
+	if err != nil {
+		return answer{err: err}
+	}
+	resp, err := c.c.Do(req)
+	if err != nil {
+		return answer{err: err}
+	}
+	defer resp.Body.Close()
+	all, err := io.ReadAll(resp.Body)
+	return answer{status: resp.StatusCode, header: resp.Header, body: string(all), err: err}
+}
+
+// request returns a request as net/http sends it.
+func (c *client) request(ctx context.Context, r request) (*http.Request, error) {
 	var body io.Reader
 	if r.body != "" {
 		body = bytes.NewReader([]byte(r.body))
 	}
 	req, err := http.NewRequestWithContext(ctx, r.method, c.url+r.path, body)
 	if err != nil {
-		return answer{err: err}
+		return nil, err
 	}
 	// A client that repeats by itself would count as somebody's mistake here.
 	req.GetBody = nil
@@ -134,13 +149,7 @@ func (c *client) doContext(ctx context.Context, r request) (a answer) {
 		// the request again.
 		req.Header["idempotency-key"] = []string{r.key}
 	}
-	resp, err := c.c.Do(req)
-	if err != nil {
-		return answer{err: err}
-	}
-	defer resp.Body.Close()
-	all, err := io.ReadAll(resp.Body)
-	return answer{status: resp.StatusCode, header: resp.Header, body: string(all), err: err}
+	return req, nil
 }
 
 // pending is a request under way.

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"net"
@@ -28,6 +29,12 @@ import (
 //	Up-Status: <status>  answer with this status
 //	Up-Header: <line>    add this header line to the answer; repeatable
 //	Up-Body: <bytes>     answer with a body of that size
+//	Up-Bytes: <hex>      answer with these bytes
+//	Up-Chunked: <chunks> send the body in so many chunks, without its length
+//	Up-Events: <n>       answer with a stream of n events, in chunks
+//	Up-Step: <gate>      before each event wait until the test opens <gate>-<event>, from 1
+//	Up-Interval: <time>  or wait that long
+//	Up-Hint: <line>      before all that, send 103 with this header line; repeatable
 //	Up-Die: noreply      close the connection instead of answering
 //	Up-Die: truncate     close it in the middle of the answer's body
 //	Up-Once: <case>      obey the lines above only in the case's first execution
@@ -258,6 +265,9 @@ func readChunks(in *bufio.Reader) (body []byte, err error) {
 
 // perform does what the script says. It reports whether the connection goes on.
 func (u *upstream) perform(c net.Conn, name string, e execution, script http.Header) bool {
+	for _, line := range script.Values("Up-Hint") {
+		_, _ = io.WriteString(c, "HTTP/1.1 103 Early Hints\r\n"+line+"\r\n\r\n")
+	}
 	if gate := script.Get("Up-Hold"); gate != "" {
 		<-u.gate(gate)
 	}
@@ -276,12 +286,23 @@ func (u *upstream) perform(c net.Conn, name string, e execution, script http.Hea
 	if n, err := strconv.Atoi(script.Get("Up-Body")); err == nil {
 		body = strings.Repeat("z", n)
 	}
+	if b, err := hex.DecodeString(script.Get("Up-Bytes")); err == nil && len(b) > 0 {
+		body = string(b)
+	}
+	chunks := u.chunks(body, script)
+	length := fmt.Sprintf("Content-Length: %d", len(body))
+	if chunks != nil {
+		length = "Transfer-Encoding: chunked"
+	}
 	var head strings.Builder
-	fmt.Fprintf(&head, "HTTP/1.1 %d %s\r\nContent-Length: %d\r\n", status, http.StatusText(status), len(body))
+	fmt.Fprintf(&head, "HTTP/1.1 %d %s\r\n%s\r\n", status, http.StatusText(status), length)
 	for _, line := range script.Values("Up-Header") {
 		head.WriteString(line + "\r\n")
 	}
 	head.WriteString("\r\n")
+	if chunks != nil {
+		return sendChunks(c, head.String(), chunks, script.Get("Up-Die") == "truncate")
+	}
 	if script.Get("Up-Die") == "truncate" {
 		_, _ = io.WriteString(c, head.String()+body[:len(body)/2])
 		return false
