@@ -77,6 +77,7 @@ func (rt *Route) Serve(w http.ResponseWriter, r *http.Request, x Exchange) error
 	keyed := len(r.Header.Values(rt.KeyHeader)) > 0
 	if refusal := rt.screen(r, keyed); refusal != nil {
 		rt.gateway.observer.Request(refusal.verdict())
+		answerUnread(w, r)
 		return refusal
 	}
 	if !rt.protects(r.Method) || (!keyed && !rt.KeyRequired) {
@@ -102,6 +103,9 @@ func (rt *Route) Serve(w http.ResponseWriter, r *http.Request, x Exchange) error
 	default:
 		err = c.serve(key, sent)
 	}
+	if err != nil && !c.read {
+		answerUnread(w, r)
+	}
 	var refusal *Refusal
 	switch {
 	case errors.As(err, &refusal):
@@ -121,6 +125,7 @@ type call struct {
 	x     Exchange
 	began time.Time
 
+	read    bool // the request's body was touched
 	caller  keystore.Caller
 	body    *requestBody
 	keySent string // as the job's attempts send it: in the spelling that came first
@@ -138,6 +143,7 @@ func (c *call) serve(key, sent string) error {
 	if c.g.stopping() {
 		return refuseStore(errStopped)
 	}
+	c.read = c.r.ContentLength <= c.MaxRequestBody
 	body, err := readBody(c.r.Body, c.r.ContentLength, c.Buffer, c.MaxRequestBody)
 	if err != nil {
 		return c.refuseBody(err)
