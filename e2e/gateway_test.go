@@ -83,19 +83,22 @@ func freePort(t *testing.T) string {
 // environment gives the process directories of its own, so that it shares
 // nothing with others but what a test lets it share.
 func (g *gateway) environment() []string {
-	env := []string{
+	return []string{
+		"TMPDIR=" + g.tmp(),
 		"HOME=" + g.dir, "XDG_DATA_HOME=" + filepath.Join(g.dir, "data"), "XDG_CONFIG_HOME=" + filepath.Join(g.dir, "config"),
 		"PATH=" + os.Getenv("PATH"),
 		// A race is an error that ends the process, so that no test passes over it.
 		"GORACE=halt_on_error=1",
 	}
-	if dir := os.Getenv("TMPDIR"); dir != "" {
-		env = append(env, "TMPDIR="+dir)
-	}
-	return env
 }
 
+// tmp is where the process puts its temporary files.
+func (g *gateway) tmp() string { return filepath.Join(g.dir, "tmp") }
+
 func (g *gateway) launch(binary string) error {
+	if err := os.MkdirAll(g.tmp(), 0o700); err != nil {
+		return err
+	}
 	config := filepath.Join(g.dir, "Caddyfile")
 	if err := os.WriteFile(config, []byte(g.caddyfile()), 0o600); err != nil {
 		return err

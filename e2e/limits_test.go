@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"encoding/hex"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -52,6 +54,94 @@ func TestCAD01UpstreamGetsTheBodyAsItWasSent(t *testing.T) {
 			t.Errorf("%s: the upstream got %q with %d bytes, want %d", key, e.line, len(e.body), len(r.body))
 		}
 	}
+}
+
+// CAD-03: another limit on the way to the gateway, which shows only while the
+// body is read, is the client's mistake too: 413, and nothing is claimed.
+func TestCAD03LimitOfTheSiteIsNoFaultOfTheUpstream(t *testing.T) {
+	t.Parallel()
+	up := newUpstream(t)
+	s := to(up)
+	s.handler = "request_body {\nmax_size 1KB\n}\n" + s.handler
+	g := startGateway(t, s)
+	large := post("limited").as(func(r *request) { r.body = strings.Repeat("x", 5000) })
+	if a := g.client().do(large); a.status != http.StatusRequestEntityTooLarge { // by its length: Caddy's own
+		t.Errorf("a length beyond the site's limit: %d %s", a.status, a.body)
+	}
+	c := g.dial(0)
+	c.head("limited", "X-Owner: alice", "Transfer-Encoding: chunked")
+	c.send("1388", large.body, "0", "")
+	wantRefusal(t, c.answer(), http.StatusRequestEntityTooLarge, "request-too-large")
+	up.want("limited", 0)
+	// The key was not taken by that.
+	wantExecuted(t, g.client().do(post("limited")))
+	up.want("limited", 1)
+}
+
+// FP-13: never is a part of a body taken for the whole. Bodies that differ after
+// what is held in memory differ, and ones that are too large are refused.
+func TestFP13BodiesAreToldApartByTheirLastByte(t *testing.T) {
+	t.Parallel()
+	up := newUpstream(t)
+	c := startGateway(t, to(up).with("max_request_body", "1024B").with("buffer", "100B")).client()
+	ending := func(key, end string) request {
+		return post(key).as(func(r *request) { r.body = strings.Repeat("x", 1023) + end })
+	}
+	wantExecuted(t, c.do(ending("last", "A")))
+	wantRefusal(t, c.do(ending("last", "B")), http.StatusConflict, "key-reused")
+	up.want("last", 1)
+	for _, end := range []string{"xA", "xB"} {
+		wantRefusal(t, c.do(ending("over", end)), http.StatusRequestEntityTooLarge, "request-too-large")
+	}
+	up.want("over", 0)
+}
+
+// REP-10: an answer is kept whole or not at all, wherever the limit falls: never
+// is a character cut in two.
+func TestREP10AnswersAreNotCutAtTheLimit(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, func(t *testing.T, store string) {
+		const limit = 1001
+		up := newUpstream(t)
+		c := startGateway(t, to(up).on(store).with("max_response_body", fmt.Sprint(limit)+"B")).client()
+		for n := limit/2 - 1; n <= limit/2+2; n++ {
+			body, key := strings.Repeat("é", n), fmt.Sprint(n)
+			r := post(key).tell("Up-Bytes", hex.EncodeToString([]byte(body)))
+			first := c.do(r)
+			if first.err != nil || first.body != body {
+				t.Errorf("%d characters: got %d bytes, %v", n, len(first.body), first.err)
+			}
+			if len(body) <= limit {
+				wantReplay(t, first, c.do(r))
+			} else {
+				wantRefusal(t, untilCode(t, c, r, "result-not-kept"), http.StatusGone, "result-not-kept")
+			}
+			up.want(key, 1)
+		}
+	})
+}
+
+// REP-11: bytes in, bytes out, whatever they are and say that they are.
+func TestREP11BytesAreKeptAsTheyAre(t *testing.T) {
+	t.Parallel()
+	onEachStore(t, func(t *testing.T, store string) {
+		up := newUpstream(t)
+		c := startGateway(t, to(up).on(store)).client()
+		var all []byte
+		for i := range 512 {
+			all = append(all, byte(255-i))
+		}
+		for key, kind := range map[string]string{"pdf": "application/pdf", "text": "text/plain; charset=utf-8", "json": "application/json"} {
+			r := post(key).tell("Up-Bytes", hex.EncodeToString(all)).tell("Up-Header", "Content-Type: "+kind)
+			first := c.do(r)
+			wantExecuted(t, first)
+			if first.body != string(all) {
+				t.Errorf("%s: the first client got other bytes", key)
+			}
+			wantReplay(t, first, c.do(r))
+			up.want(key, 1)
+		}
+	})
 }
 
 // REP-09: an answer too large to be kept is passed on whole, and the request is
