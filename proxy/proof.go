@@ -1,0 +1,142 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+// ProofSpace is the reserved space in which proofs are kept, as completed jobs.
+const ProofSpace = "_proof"
+
+// proofRecipe is the version of what a proof's digest is made of.
+const proofRecipe = 1
+
+// ErrNotProven says that a report proves nothing.
+var ErrNotProven = errors.New("not proven")
+
+// ProofSubject is what a proof is of: one provider of a route, exactly as it is
+// configured, against one contract. Anything else has to be proven anew.
+type ProofSubject struct {
+	Space    string // of the route
+	Provider string
+	Config   keystore.Digest // of the provider's configuration
+	Contract keystore.Digest // see [Contract.Digest]
+}
+
+// Proof is the evidence that a provider has passed its contract.
+type Proof struct {
+	Proved  keystore.Time
+	Expires keystore.Time
+	Cases   []ProvenCase
+}
+
+// ProvenCase is a case that was passed, and how often.
+type ProvenCase struct {
+	Case string `json:"case"`
+	Runs int    `json:"runs"`
+}
+
+func (s ProofSubject) fingerprint() keystore.Fingerprint {
+	return keystore.Fingerprint{Recipe: proofRecipe, Sum: keystore.DigestOf(append(s.Config[:], s.Contract[:]...))}
+}
+
+// key is the proof's key. The digest in it has a fixed length, so that no choice
+// of a provider's name reaches another one's proof; gateways that are configured
+// differently, as during an update, keep theirs side by side.
+func (s ProofSubject) key() string {
+	f := s.fingerprint()
+	return fmt.Sprintf("%d:%s:%s", f.Recipe, f.Sum, s.Provider)
+}
+
+func (s ProofSubject) name() keystore.Name { return keystore.NameOf(ProofSpace, s.Space, s.key()) }
+
+// Proof returns the living proof of a subject, nil if there is none. One that is
+// older than maxAge is dead, whatever was said when it was kept.
+func (g *Gateway) Proof(ctx context.Context, s ProofSubject, maxAge time.Duration) (*Proof, error) {
+	j, err := g.store.Get(ctx, s.name())
+	if err != nil || j == nil {
+		return nil, err
+	}
+	now := g.store.Now()
+	proved := j.Created
+	switch {
+	case j.State(now) != keystore.JobCompleted, j.Fingerprint != s.fingerprint(), j.Result.NotKept:
+		return nil, nil
+	case !j.Expires.IsZero() && j.Expires <= now, now.Sub(proved) >= maxAge:
+		return nil, nil
+	}
+	p := &Proof{Proved: proved, Expires: min(j.Expires, proved.Add(maxAge))}
+	if err := json.Unmarshal(j.Result.Body, &p.Cases); err != nil {
+		return nil, fmt.Errorf("%w: the proof of provider %s: %w", keystore.ErrCorrupt, s.Provider, err)
+	}
+	return p, nil
+}
+
+// KeepProof keeps the proof that a report is, for maxAge from when it began, on
+// the store's clock. It takes the place of an earlier one. A report that proves
+// nothing is [ErrNotProven], and changes nothing: see [Gateway.DropProof].
+func (g *Gateway) KeepProof(ctx context.Context, s ProofSubject, report ProofReport, began keystore.Time, maxAge time.Duration) (*Proof, error) {
+	if !report.Passed() {
+		return nil, fmt.Errorf("%w: provider %s has not passed every case", ErrNotProven, s.Provider)
+	}
+	p := &Proof{Proved: began, Expires: began.Add(maxAge)}
+	for _, c := range report {
+		p.Cases = append(p.Cases, ProvenCase{Case: c.Case, Runs: c.Passed})
+	}
+	body, err := json.Marshal(p.Cases)
+	if err != nil {
+		return nil, err
+	}
+	_, err = g.update(ctx, s.name(), nil, false, 3, func(present *keystore.Job) (next *keystore.Job, create bool) {
+		if present != nil && present.Created > began {
+			return nil, false // somebody else's, which is newer
+		}
+		return s.job(p, body, maxAge), present == nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.log.Info("a provider has proven that it honours its contract", slog.String("provider", s.Provider), slog.Int("cases", len(p.Cases)))
+	return p, nil
+}
+
+// job returns the completed job that a proof is.
+func (s ProofSubject) job(p *Proof, body []byte, maxAge time.Duration) *keystore.Job {
+	token := keystore.NewToken()
+	j := keystore.NewJob(keystore.Job{
+		Name: s.name(), ID: keystore.NewJobID(s.name()), Space: ProofSpace, Owner: keystore.OwnerDigest(s.Space), KeySent: s.key(),
+		Fingerprint: s.fingerprint(), Request: keystore.RequestInfo{Label: "proof of " + s.Provider},
+		Created: p.Proved, Retention: maxAge,
+	}, keystore.NewAttempt{Token: token, Provider: s.Provider, At: p.Proved, Lease: maxAge})
+	return j.Report(keystore.Report{
+		Token: token, Outcome: keystore.OutcomeFinal, At: p.Proved, Reason: "passed every case",
+		Response: &keystore.Response{
+			Status: 200, Header: map[string][]string{"Content-Type": {"application/json"}},
+			Body: body, Size: int64(len(body)), Answered: p.Proved,
+		},
+	}).Next
+}
+
+// DropProof takes a proof back, as after a run that has failed. It reports whether
+// there was one from before that run began.
+func (g *Gateway) DropProof(ctx context.Context, s ProofSubject, began keystore.Time) (dropped bool, err error) {
+	_, err = g.update(ctx, s.name(), nil, false, 3, func(present *keystore.Job) (next *keystore.Job, create bool) {
+		switch {
+		case present == nil:
+			return nil, false // there was none, or an earlier send of this has dropped it
+		case present.Created > began:
+			dropped = false
+			return nil, false
+		}
+		gone := *present
+		gone.Expires, dropped = g.store.Now(), true
+		return &gone, false
+	})
+	return dropped, err
+}

@@ -1,0 +1,311 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+const provingCases = `### safe
+# @safe
+# @repeat 3
+POST /charges
+
+{"order": "{{key}}"}
+
+HTTP 200
+/order == "{{key}}"
+
+### not safe
+DELETE /charges/1
+
+HTTP 200
+/ok == true
+`
+
+func provingContract(t testing.TB) *Contract {
+	t.Helper()
+	dir := files(t, map[string]string{"c.http": provingCases, "s.json": `{"properties": {"amount": {"type": "integer"}}}`})
+	c, err := NewContract(ContractRules{Schema: filepath.Join(dir, "s.json"), Cases: []string{filepath.Join(dir, "c.http")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// echo is a provider that passes, and counts what it executes.
+func echo(executed map[string]int) SendCase {
+	return func(r *http.Request, key string) (*keystore.Response, error) {
+		executed[key]++
+		if r.Method == http.MethodDelete {
+			return jsonAnswer(200, `{"ok": true}`), nil
+		}
+		body, err := io.ReadAll(r.Body)
+		return jsonAnswer(200, string(body)), err
+	}
+}
+
+// Every case has to pass as often as it says, each time under a key of its own.
+func TestProve(t *testing.T) {
+	t.Parallel()
+	c := provingContract(t)
+	executed := map[string]int{}
+	report := c.Prove(t.Context(), true, echo(executed))
+	if !report.Passed() || len(report) != 2 || report[0].Passed != 3 || report[1].Passed != 1 {
+		t.Errorf("got %+v", report)
+	}
+	if len(executed) != 4 {
+		t.Errorf("executed %v", executed)
+	}
+	for key, n := range executed {
+		if n != 1 || !strings.HasPrefix(key, "prove-") {
+			t.Errorf("%s was executed %d times", key, n)
+		}
+	}
+}
+
+// What isn't safe is left out unless somebody says otherwise, and then nothing is
+// proven.
+func TestProveLeavesOutWhatIsNotSafe(t *testing.T) {
+	t.Parallel()
+	executed := map[string]int{}
+	report := provingContract(t).Prove(t.Context(), false, echo(executed))
+	if report.Passed() || report[0].Passed != 3 || !report[1].LeftOut || len(executed) != 3 {
+		t.Errorf("got %+v after %v", report, executed)
+	}
+	if (ProofReport{}).Passed() {
+		t.Error("no case proves something")
+	}
+}
+
+func TestProveTellsWhatFailed(t *testing.T) {
+	t.Parallel()
+	c := provingContract(t)
+	ended, end := context.WithCancelCause(t.Context())
+	end(errors.New("the caller has left"))
+	for name, test := range map[string]struct {
+		ctx    context.Context
+		second func(body string) (*keystore.Response, error)
+		want   CaseFailure
+	}{
+		"the wrong meaning": {t.Context(), func(string) (*keystore.Response, error) { return jsonAnswer(200, `{"order": "x"}`), nil }, CaseFailure{9, "/order", "", `"x"`}},
+		"a broken contract": {t.Context(), func(body string) (*keystore.Response, error) {
+			return jsonAnswer(200, strings.Replace(body, "{", `{"amount":"1",`, 1)), nil
+		}, CaseFailure{4, "contract /amount", "integer", "string of 1 character"}},
+		"an error":  {t.Context(), func(string) (*keystore.Response, error) { return nil, errors.New("refused") }, CaseFailure{4, "answer", "a complete one", "refused"}},
+		"no answer": {t.Context(), func(string) (*keystore.Response, error) { return nil, nil }, CaseFailure{4, "answer", "a complete one", "none"}},
+		"too late":  {ended, nil, CaseFailure{4, "answer", "a complete one", "the caller has left"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			runs := 0
+			report := c.Prove(test.ctx, false, func(r *http.Request, _ string) (*keystore.Response, error) {
+				runs++
+				body, err := io.ReadAll(r.Body)
+				if err != nil {
+					return nil, err
+				}
+				if runs == 2 {
+					return test.second(string(body))
+				}
+				return jsonAnswer(200, string(body)), nil
+			})
+			got := report[0]
+			if report.Passed() || len(got.Failures) != 1 || got.Passed != runs-1 {
+				t.Fatalf("got %+v after %d runs", got, runs)
+			}
+			f := got.Failures[0]
+			if test.want.Expected == "" {
+				f.Expected = ""
+			}
+			if f != test.want {
+				t.Errorf("got %+v, want %+v", f, test.want)
+			}
+		})
+	}
+}
+
+func proofSubject() ProofSubject {
+	return ProofSubject{Space: "main", Provider: "second", Config: keystore.DigestOf([]byte("a")), Contract: keystore.DigestOf([]byte("b"))}
+}
+
+func passed() ProofReport { return ProofReport{{Case: "a card is charged", Repeat: 5, Passed: 5}} }
+
+func proofGateway(t *testing.T) (*Gateway, *memStore) {
+	t.Helper()
+	store := newMemStore()
+	g := NewGateway(store, GatewayOptions{Logger: slog.New(slog.DiscardHandler)})
+	t.Cleanup(g.Close)
+	return g, store
+}
+
+// A proof is found by whoever asks about exactly what was proven, as long as it
+// lives.
+func TestProofIsOfOneConfigurationAndContract(t *testing.T) {
+	t.Parallel()
+	g, store := proofGateway(t)
+	s, began := proofSubject(), store.Now()
+	if p, err := g.Proof(t.Context(), s, time.Hour); p != nil || err != nil {
+		t.Fatalf("before: got %v, %v", p, err)
+	}
+	if _, err := g.KeepProof(t.Context(), s, passed(), began, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	p, err := g.Proof(t.Context(), s, time.Hour)
+	if err != nil || p == nil || p.Proved != began || p.Expires != began.Add(time.Hour) || len(p.Cases) != 1 || p.Cases[0] != (ProvenCase{"a card is charged", 5}) {
+		t.Fatalf("got %+v, %v", p, err)
+	}
+	for name, change := range map[string]func(*ProofSubject){
+		"another space":         func(s *ProofSubject) { s.Space = "other" },
+		"another provider":      func(s *ProofSubject) { s.Provider = "third" },
+		"another configuration": func(s *ProofSubject) { s.Config = keystore.DigestOf([]byte("c")) },
+		"another contract":      func(s *ProofSubject) { s.Contract = keystore.DigestOf([]byte("c")) },
+		"the two exchanged":     func(s *ProofSubject) { s.Config, s.Contract = s.Contract, s.Config },
+		"no contract":           func(s *ProofSubject) { s.Contract = keystore.Digest{} },
+	} {
+		other := s
+		change(&other)
+		if p, err := g.Proof(t.Context(), other, time.Hour); p != nil || err != nil {
+			t.Errorf("%s: got %v, %v", name, p, err)
+		}
+	}
+	j, err := store.Get(t.Context(), s.name())
+	if err != nil || j.Space != "_proof" || j.State(store.Now()) != keystore.JobCompleted || j.Expires != began.Add(time.Hour) {
+		t.Errorf("the record is %+v, %v", j, err)
+	}
+}
+
+// A proof ages, by what was said when it was kept and by what is said now.
+func TestProofAges(t *testing.T) {
+	t.Parallel()
+	g, store := proofGateway(t)
+	s := proofSubject()
+	began := store.Now().Add(-time.Hour)
+	if _, err := g.KeepProof(t.Context(), s, passed(), began, 2*time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	for maxAge, lives := range map[time.Duration]bool{30 * time.Minute: false, time.Hour: false, 90 * time.Minute: true, 24 * time.Hour: true} {
+		p, err := g.Proof(t.Context(), s, maxAge)
+		if err != nil || (p != nil) != lives {
+			t.Errorf("at most %s: got %+v, %v", maxAge, p, err)
+		}
+		if p != nil && p.Expires > began.Add(2*time.Hour) {
+			t.Errorf("at most %s: expires at %d", maxAge, p.Expires)
+		}
+	}
+	if _, err := g.KeepProof(t.Context(), s, passed(), store.Now().Add(-30*time.Minute), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := g.Proof(t.Context(), s, 24*time.Hour); p != nil || err != nil {
+		t.Errorf("kept when it was past its time: got %+v, %v", p, err)
+	}
+}
+
+// The later run decides, however the two are written.
+func TestProofOfTheLaterRunStands(t *testing.T) {
+	t.Parallel()
+	g, store := proofGateway(t)
+	s, now := proofSubject(), store.Now()
+	keep := func(began keystore.Time, runs int) {
+		t.Helper()
+		if _, err := g.KeepProof(t.Context(), s, ProofReport{{Case: "a", Repeat: 1, Passed: runs}}, began, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(what string, runs int) {
+		t.Helper()
+		p, err := g.Proof(t.Context(), s, time.Hour)
+		if err != nil || (p == nil) != (runs == 0) || (p != nil && p.Cases[0].Runs != runs) {
+			t.Errorf("%s: got %+v, %v", what, p, err)
+		}
+	}
+	drop := func(began keystore.Time, want bool) {
+		t.Helper()
+		if dropped, err := g.DropProof(t.Context(), s, began); err != nil || dropped != want {
+			t.Errorf("drop: got %v, %v", dropped, err)
+		}
+	}
+	drop(now, false)
+	keep(now.Add(-2*time.Minute), 1)
+	check("kept", 1)
+	keep(now.Add(-time.Minute), 2)
+	check("kept again", 2)
+	keep(now.Add(-3*time.Minute), 3)
+	check("an earlier run, written later", 2)
+	drop(now.Add(-3*time.Minute), false)
+	check("an earlier run that failed", 2)
+	drop(now, true)
+	check("a later run that failed", 0)
+	if _, err := g.KeepProof(t.Context(), s, ProofReport{{Case: "a", Repeat: 2, Passed: 1}}, now, time.Hour); !errors.Is(err, ErrNotProven) {
+		t.Errorf("a run that failed: got %v", err)
+	}
+	check("a run that failed", 0)
+}
+
+// A store that does not answer, or has something else there, is an error and no
+// proof; a reply that was lost does no harm.
+func TestProofNeedsItsStore(t *testing.T) {
+	t.Parallel()
+	g, store := proofGateway(t)
+	s := proofSubject()
+	lost := 0
+	store.fail(nil, func(op string) error {
+		if lost++; op == "create" && lost == 2 {
+			return errInjected
+		}
+		return nil
+	})
+	if _, err := g.KeepProof(t.Context(), s, passed(), store.Now(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	store.fail(func(string) error { return errInjected }, nil)
+	if p, err := g.Proof(t.Context(), s, time.Hour); p != nil || !errors.Is(err, keystore.ErrUnavailable) {
+		t.Errorf("got %v, %v", p, err)
+	}
+	store.fail(nil, nil)
+	if p, err := g.Proof(t.Context(), s, time.Hour); p == nil || err != nil {
+		t.Errorf("got %v, %v", p, err)
+	}
+	j := s.job(&Proof{Proved: store.Now()}, []byte("garbage"), time.Hour)
+	j.WriteID = keystore.NewWriteID()
+	if err := store.put(j); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := g.Proof(t.Context(), s, time.Hour); p != nil || !errors.Is(err, keystore.ErrCorrupt) {
+		t.Errorf("garbage: got %v, %v", p, err)
+	}
+	j = keystore.NewJob(*j, keystore.NewAttempt{Token: keystore.NewToken(), At: store.Now(), Lease: time.Hour})
+	j.WriteID = keystore.NewWriteID()
+	if err := store.put(j); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := g.Proof(t.Context(), s, time.Hour); p != nil || err != nil {
+		t.Errorf("one that is not completed: got %v, %v", p, err)
+	}
+}
+
+// No choice of names reaches the proof of something else.
+func TestProofNamesAreApart(t *testing.T) {
+	t.Parallel()
+	seen := map[keystore.Name]ProofSubject{}
+	for _, space := range []string{"", "a", "ab", "a:b"} {
+		for _, provider := range []string{"", "a", "b", "a:b", ":", fmt.Sprintf("1:%s:a", keystore.Digest{})} {
+			for _, config := range []string{"a", "b"} {
+				s := ProofSubject{Space: space, Provider: provider, Config: keystore.DigestOf([]byte(config))}
+				if other, twice := seen[s.name()]; twice {
+					t.Errorf("%+v and %+v have one name", s, other)
+				}
+				seen[s.name()] = s
+			}
+		}
+	}
+}

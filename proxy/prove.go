@@ -1,0 +1,94 @@
+package proxy
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+// CaseResult is how a provider did in one case.
+type CaseResult struct {
+	Case     string        `json:"case"`
+	File     string        `json:"file"`
+	Line     int           `json:"line"`
+	Repeat   int           `json:"repeat"` // how often it has to pass
+	Passed   int           `json:"passed"` // how often it has passed
+	LeftOut  bool          `json:"left_out,omitempty"`
+	Duration time.Duration `json:"duration"`
+	// Failures are those of the run that failed. It was the last one.
+	Failures []CaseFailure `json:"failures,omitempty"`
+}
+
+// ProofReport is how a provider did in the cases of a contract.
+type ProofReport []CaseResult
+
+// Passed reports whether every case has passed as often as it has to. Where there
+// is none, nothing is proven.
+func (r ProofReport) Passed() bool {
+	for _, c := range r {
+		if c.LeftOut || c.Passed < c.Repeat || len(c.Failures) > 0 {
+			return false
+		}
+	}
+	return len(r) > 0
+}
+
+// SendCase sends a case's request under this key, which is the request's identity
+// and no caller's, and returns the complete answer.
+type SendCase func(r *http.Request, key string) (*keystore.Response, error)
+
+// Prove runs the contract's cases, one after the other, each under a key of its
+// own. Cases that are not safe are left out unless unsafe says otherwise. A case
+// ends with its first run that fails: one is enough, and runs may cost money.
+func (c *Contract) Prove(ctx context.Context, unsafe bool, send SendCase) ProofReport {
+	report := make(ProofReport, 0, len(c.cases))
+	for _, recorded := range c.cases {
+		result := CaseResult{Case: recorded.Name, File: recorded.File, Line: recorded.Line, Repeat: recorded.Repeat}
+		began := time.Now()
+		switch {
+		case !recorded.Safe && !unsafe:
+			result.LeftOut = true
+		default:
+			for len(result.Failures) == 0 && result.Passed < result.Repeat {
+				if result.Failures = c.run(ctx, recorded, send); len(result.Failures) == 0 {
+					result.Passed++
+				}
+			}
+			result.Duration = time.Since(began)
+		}
+		report = append(report, result)
+	}
+	return report
+}
+
+// run runs a case once.
+func (c *Contract) run(ctx context.Context, recorded *Case, send SendCase) []CaseFailure {
+	key := "prove-" + keystore.NewToken().String()
+	failure := func(what, expected, found string) []CaseFailure {
+		return []CaseFailure{{Line: recorded.Line, What: what, Expected: short(expected), Found: short(found)}}
+	}
+	r, err := recorded.Request(ctx, key)
+	if err != nil {
+		return failure("request", "one that can be sent", err.Error())
+	}
+	answer, err := send(r, key)
+	switch {
+	case ctx.Err() != nil:
+		return failure("answer", "a complete one", context.Cause(ctx).Error())
+	case err != nil:
+		return failure("answer", "a complete one", err.Error())
+	case answer == nil:
+		return failure("answer", "a complete one", "none")
+	}
+	failures := recorded.Judge(answer, key)
+	if v := c.Judge(answer); v != nil {
+		what := "contract"
+		if v.Path != "" {
+			what += " " + v.Path
+		}
+		failures = append(failures, CaseFailure{Line: recorded.Line, What: what, Expected: v.Expected, Found: v.Found})
+	}
+	return failures
+}
