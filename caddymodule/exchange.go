@@ -114,7 +114,7 @@ func (x *exchange) replayCheck(w http.ResponseWriter, r *http.Request) (passed b
 }
 
 // provider returns what runs an attempt of this request.
-func (x *exchange) provider() proxy.Provider {
+func (x *exchange) provider(string) proxy.Provider {
 	x.passedOn = true
 	x.chain = newChain(x.r, x.next)
 	return x.chain

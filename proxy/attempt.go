@@ -50,8 +50,9 @@ type attempt struct {
 	passing *feed // takes the answer to the client while it is captured
 
 	replied sync.Once
-	reply   chan reply // what the request that started the attempt is told
-	hints   chan hint  // what it may tell its client before that
+	tellTo  func(reply) bool // takes what the request that started the attempt is told
+	hints   chan<- hint      // what it may tell its client before that
+	follow  func(*attempt) (next keystore.NewAttempt, ok bool)
 
 	// mu guards job, and keeps the attempt's writes one after the other.
 	mu  sync.Mutex
@@ -76,7 +77,20 @@ type reply struct {
 	// superseded says that the attempt's answer came too late, so that the
 	// record decides what to answer.
 	superseded bool
+	// outcome is what the attempt's end proves.
+	outcome keystore.Outcome
+	// next is the attempt that was claimed in the write that recorded this one's
+	// failure. Whoever is told has to start it.
+	next *claimed
 }
+
+// final reports whether the client is to get this, whatever other attempts do.
+func (r *reply) final() bool {
+	return r.body != nil || r.outcome == keystore.OutcomeFinal && r.refusal == nil
+}
+
+// unknown reports whether it is unknown whether the attempt was executed.
+func (r *reply) unknown() bool { return r.refusal != nil && r.refusal.Code == CodeOutcomeUnknown }
 
 // Causes of an attempt's end by our own hand.
 var (
@@ -87,6 +101,7 @@ var (
 	errStreamIdle   = endedError("the answer broke off: its upstream fell silent")
 	errCut          = endedError("the answer was cut")
 	errTooLate      = endedError("the lease was half over before anything was sent")
+	errLostRace     = endedError(keystore.ReasonLostRace)
 	errSentAgain    = endedError("the connection died before an answer came; it was kept from being sent again")
 )
 
@@ -98,34 +113,50 @@ func (e endedError) Error() string { return string(e) }
 func (endedError) Timeout() bool   { return true }
 func (endedError) Temporary() bool { return false }
 
-// start begins the attempt whose claim is the given job's. The deadline is when
-// the client is no longer kept waiting.
-//
-// The key is sent as keySent says.
-func (rt *Route) start(r *http.Request, job *keystore.Job, token keystore.Token, keySent string, sent, deadline time.Time, body *requestBody, provider Provider) *attempt {
+// dispatch is what an attempt is started with.
+type dispatch struct {
+	claimed
+	request  *http.Request
+	keySent  string    // the key, in the spelling in which it is sent
+	deadline time.Time // when the client is no longer kept waiting
+	body     *requestBody
+	provider Provider
+	// tell takes what comes of the attempt, once, and reports whether anybody
+	// will hear it; hints take what may be told before.
+	tell  func(reply) bool
+	hints chan<- hint
+	// follow chooses what is to follow the attempt if it certainly had no effect.
+	follow func(*attempt) (next keystore.NewAttempt, ok bool)
+}
+
+// dispatch begins an attempt whose claim was written.
+func (rt *Route) dispatch(d dispatch) *attempt {
 	g := rt.gateway
+	own := d.job.Attempt(d.token)
 	a := &attempt{
 		g: g, route: rt,
-		name: job.Name, token: token, sent: sent, began: time.Now(), job: job,
-		body:     body,
-		capture:  newCapture(r.Method, rt.MaxResponseBody),
+		name: d.job.Name, token: d.token, sent: d.sent, began: time.Now(), job: d.job, provider: own.Provider,
+		body:     d.body,
+		capture:  newCapture(d.request.Method, rt.MaxResponseBody),
 		trace:    new(trace),
-		deadline: deadline,
+		deadline: d.deadline,
 		done:     make(chan struct{}),
-		reply:    make(chan reply, 1),
-		hints:    make(chan hint, hintsHeld),
+		tellTo:   d.tell,
+		hints:    d.hints,
+		follow:   d.follow,
 	}
-	number := job.Attempt(token).Number
-	a.provider = job.Attempt(token).Provider
-	a.log = g.log.With(slog.String("job", job.ID), slog.Int("attempt", number))
-	a.ctx, a.cancel = context.WithCancelCause(context.WithoutCancel(r.Context()))
+	a.log = g.log.With(slog.String("job", d.job.ID), slog.Int("attempt", own.Number))
+	if own.Provider != "" {
+		a.log = a.log.With(slog.String("provider", own.Provider))
+	}
+	a.ctx, a.cancel = context.WithCancelCause(context.WithoutCancel(d.request.Context()))
 	a.trace.tooLate = a.tooLate
 	a.trace.abandon = a.cancel
-	a.trace.bodyless = body.size == 0
+	a.trace.bodyless = d.body.size == 0
 	a.capture.passOn = a.passOn
 	a.capture.inform = a.inform
 
-	body.retain()
+	d.body.retain()
 	release := g.retain()
 	a.startTimers()
 	g.mu.Lock()
@@ -133,20 +164,20 @@ func (rt *Route) start(r *http.Request, job *keystore.Job, token keystore.Token,
 	stopping := g.stopping()
 	g.mu.Unlock()
 
-	req := a.request(r, job, number, keySent)
+	req := a.request(d.request, d.job, own.Number, d.keySent)
 	go func() {
 		defer release()
 		defer a.leave()
 		switch {
 		case stopping:
-			body.release()
+			d.body.release()
 			a.neverDispatched(errStopped)
-		case a.tooLate(), time.Now().After(deadline):
-			body.release()
+		case a.tooLate(), time.Now().After(d.deadline):
+			d.body.release()
 			a.neverDispatched(errTooLate)
 		default:
-			seen := a.run(req, provider)
-			body.release() // recording the end can take as long as an outage
+			seen := a.run(req, d.provider)
+			d.body.release() // recording the end can take as long as an outage
 			a.conclude(seen)
 		}
 	}()
@@ -183,8 +214,8 @@ func (a *attempt) request(r *http.Request, job *keystore.Job, number int, keySen
 	// The answer is stored for clients that may understand other encodings.
 	req.Header.Del("Accept-Encoding")
 	req.Header[a.route.KeyHeader] = []string{keySent}
-	if a.route.SendKey != "" {
-		req.Header[a.route.SendKey] = []string{sentKey(job.ID)}
+	if header := a.route.sendKey(a.provider); header != "" {
+		req.Header[header] = []string{sentKey(job.ID)}
 	}
 	req.Header.Set(HeaderJob, job.ID)
 	req.Header.Set(HeaderAttempt, attemptHeader(keystore.Caller{Number: number, Mark: a.token.Mark()}))
@@ -227,12 +258,10 @@ func (a *attempt) run(req *http.Request, provider Provider) (seen observation) {
 	return seen
 }
 
-// replyWith replies, and reports whether it was the first to do so.
+// replyWith replies, and reports whether it was the first to do so and somebody
+// will hear it.
 func (a *attempt) replyWith(r reply) (first bool) {
-	a.replied.Do(func() {
-		first = true
-		a.reply <- r
-	})
+	a.replied.Do(func() { first = a.tellTo(r) })
 	return first
 }
 
@@ -244,6 +273,13 @@ func (a *attempt) snapshot() *keystore.Job {
 		return a.job
 	}
 	return nil
+}
+
+// lastSeen is the job as the attempt wrote or saw it last.
+func (a *attempt) lastSeen() *keystore.Job {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.job
 }
 
 func outcomeWord(o keystore.Outcome) string {

@@ -16,10 +16,8 @@ const answerTime = time.Second
 
 // conclude writes down what an attempt's end proves, and tells the client.
 func (a *attempt) conclude(seen observation) {
-	v := classify(seen, a.route.Outcomes)
-	a.mu.Lock()
-	jobID := a.job.ID
-	a.mu.Unlock()
+	v := classify(seen, a.route.Outcomes).under(a.route.Contract, seen.answer)
+	jobID := a.lastSeen().ID
 	report := keystore.Report{
 		Token: a.token, Outcome: v.outcome, Reason: v.reason,
 		Evidence: a.trace.evidence(), At: a.g.store.Now(),
@@ -30,6 +28,13 @@ func (a *attempt) conclude(seen observation) {
 		report.Evidence.Size = seen.answer.Size
 		report.Evidence.Sum = a.route.Keyring.Sum(jobID, a.capture.digest())
 	}
+	if v.violation != nil {
+		report.Violation = v.violation
+		report.Kept = a.route.Keyring.SealResponse(jobID, storable(seen.answer, a.route.KeepHeaders...))
+		a.g.observer.Incident(IncidentViolation)
+		a.log.Warn("an answer breaks the contract", slog.String("path", v.violation.Path),
+			slog.String("expected", v.violation.Expected), slog.String("found", v.violation.Found))
+	}
 	if v.outcome == keystore.OutcomeFinal {
 		report.Response = a.route.Keyring.SealResponse(jobID, storable(seen.answer, a.route.KeepHeaders...))
 	}
@@ -39,6 +44,9 @@ func (a *attempt) conclude(seen observation) {
 	}
 	a.g.observer.Attempt(a.provider, outcomeWord(v.outcome), time.Since(a.began))
 
+	if v.outcome == keystore.OutcomeFailed && a.failOver(seen, v, report) {
+		return
+	}
 	unrecorded := time.AfterFunc(answerTime, func() {
 		a.log.Error("the store does not record an attempt's end; going on trying", slog.String("outcome", outcomeWord(v.outcome)))
 		a.g.observer.Incident(IncidentUnrecorded)
@@ -48,6 +56,9 @@ func (a *attempt) conclude(seen observation) {
 	unrecorded.Stop()
 	if err != nil {
 		a.log.Error("an attempt's end could not be recorded", slog.String("outcome", outcomeWord(v.outcome)), slog.Any("error", err))
+	}
+	if settled.Effect == keystore.EffectWon && a.route.Race > 0 {
+		a.g.cancelLosers(a.lastSeen())
 	}
 	a.logEnd(report, settled)
 	a.tell(seen, v, settled, err == nil && settled.Effect != keystore.EffectLost)
@@ -155,17 +166,18 @@ func (a *attempt) tellEvent(name EventName, reason string) {
 
 // tell replies to the request that started the attempt.
 func (a *attempt) tell(seen observation, v verdict, settled keystore.Settlement, recorded bool) {
-	r := reply{job: a.snapshot(), recorded: recorded}
+	r := reply{job: a.snapshot(), recorded: recorded, outcome: v.outcome}
 	won := settled.Effect == keystore.EffectWon || settled.Effect == keystore.EffectAlreadyWon
 	completed := r.job != nil && !r.job.CompletedBy.IsZero()
 	switch {
 	case recorded && !won && (completed || v.outcome == keystore.OutcomeFinal):
 		r.superseded = true
-	case v.outcome == keystore.OutcomeUnknown:
+	case v.outcome == keystore.OutcomeUnknown,
+		v.outcome == keystore.OutcomeFinal && !recorded && a.route.commitsFirst():
 		r.refusal = a.route.refuseUnknown()
 	case v.outcome == keystore.OutcomeFailed && errors.Is(seen.ended, errTooLate):
 		r.refusal = refuseStore(errTooLate)
-	case v.outcome == keystore.OutcomeFailed && seen.answer == nil && seen.err == nil:
+	case v.outcome == keystore.OutcomeFailed && (v.violation != nil || seen.answer == nil && seen.err == nil):
 		r.refusal = refuseNotExecuted(r.job)
 	case v.outcome == keystore.OutcomeFailed && seen.answer == nil:
 		r.err = seen.err

@@ -66,6 +66,23 @@ type Config struct {
 	// SendKey is the header in which upstreams get a key made of the job's id.
 	// Default: none.
 	SendKey string
+	// Providers are those that can carry out a request, in their order of
+	// preference. Default: a single one without a name.
+	Providers []NamedProvider
+	// NoFailover leaves it to the client to try again after an attempt that
+	// certainly had no effect. Otherwise the next provider is tried at once.
+	NoFailover bool
+	// MaxAttempts bounds the attempts that one request makes by itself, and on a
+	// racing route those of a job.
+	MaxAttempts int
+	// Race is after what time another attempt is started beside one that still
+	// runs, on the next provider. Zero: never.
+	Race time.Duration
+	// Eligible says why a provider other than the first may not be used for
+	// failover and races, with what to do about it; nil if it may. Default: all may.
+	Eligible func(provider string) error
+	// Contract judges the answers that would be final. Nil: none is asked for.
+	Contract *Contract
 	// Fingerprint says what of a request a key stands for.
 	Fingerprint FingerprintOptions
 	// Methods are those that are protected. Default: all but GET, HEAD, OPTIONS,
@@ -134,6 +151,7 @@ func (c Config) WithDefaults() Config {
 	orDefault(&c.MaxRequestBody, DefaultMaxRequestBody)
 	orDefault(&c.MaxResponseBody, DefaultMaxResponseBody)
 	orDefault(&c.Buffer, min(DefaultBuffer, c.MaxRequestBody))
+	orDefault(&c.MaxAttempts, DefaultMaxAttempts)
 	orDefault(&c.Statuses, StatusesConflict)
 	orDefault(&c.WaitersPerJob, DefaultWaitersPerJob)
 	orDefault(&c.Waiters, DefaultWaiters)
@@ -194,6 +212,9 @@ func (c Config) Validate() error {
 					c.Reconcile.For, rule.As, needed, confirmAfter)
 			}
 		}
+	}
+	if err := c.validateProviders(); err != nil {
+		return err
 	}
 	if err := c.Fingerprint.validate(c.KeyHeader); err != nil {
 		return err

@@ -37,6 +37,8 @@ type fixture struct {
 	fail  Failure
 	check func(w http.ResponseWriter, r *http.Request) (passed bool, err error) // before a replay
 	incs  incidents
+	// providers take the place of the upstream on a route that names them.
+	providers map[string]*scripted
 }
 
 // incidents counts what the observer is told.
@@ -177,8 +179,16 @@ func (f *fixture) deliver(w http.ResponseWriter, q request) error {
 		Owner:       func() string { return strings.TrimPrefix(q.owner, "nobody") },
 		ReplayCheck: f.check,
 		Next:        f.ServeHTTP,
-		Provider:    func() Provider { return f },
+		Provider:    f.provider,
 	})
+}
+
+// provider is the one of this name; the fixture itself where the test names none.
+func (f *fixture) provider(name string) Provider {
+	if p := f.providers[name]; p != nil {
+		return p
+	}
+	return f
 }
 
 func (f *fixture) wantExecutions(n int32) {

@@ -24,25 +24,6 @@ func (a *attempt) inform(status int, header http.Header) {
 	}
 }
 
-// await returns what comes of an attempt, and passes on the hints that come before.
-func (c *call) await(a *attempt) reply {
-	for {
-		select {
-		case h := <-a.hints:
-			c.inform(h)
-		case rep := <-a.reply:
-			for {
-				select {
-				case h := <-a.hints:
-					c.inform(h)
-				default:
-					return rep
-				}
-			}
-		}
-	}
-}
-
 // inform gives the client a hint. The header of the answer to come is put aside
 // for that, and is then as it was.
 func (c *call) inform(h hint) {

@@ -112,7 +112,7 @@ func TestREP16NoHintsForHTTP10(t *testing.T) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/x", strings.NewReader("x"))
 		r.ProtoMajor, r.ProtoMinor = 1, 0
 		r.Header.Set(f.route.KeyHeader, "k1")
-		err := f.route.Serve(w, r, Exchange{Owner: func() string { return "alice" }, Provider: func() Provider { return f }})
+		err := f.route.Serve(w, r, Exchange{Owner: func() string { return "alice" }, Provider: func(string) Provider { return f }})
 		if err != nil || len(w.hints) != 0 {
 			t.Errorf("hints %v, error %v", w.hints, err)
 		}

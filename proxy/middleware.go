@@ -19,7 +19,7 @@ func (rt *Route) Middleware(owner func(*http.Request) string, next http.Handler)
 				next.ServeHTTP(w, r)
 				return nil
 			},
-			Provider: func() Provider { return handlerProvider{next} },
+			Provider: func(string) Provider { return handlerProvider{next} },
 		})
 		var refusal *Refusal
 		switch {

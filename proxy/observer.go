@@ -30,7 +30,10 @@ const (
 	IncidentLapsed       Incident = "lease_lapsed"  // a lease ended without a sign of life
 	IncidentRenewed      Incident = "lease_renewed" // an attempt outlived two thirds of its lease
 	IncidentAborted      Incident = "claim_aborted" // a claim was given up before anything was sent
-	IncidentUnrecorded   Incident = "unrecorded"    // an answer was given out before it could be recorded
+	// A request would have failed over, or raced, to a provider without a proof.
+	IncidentFallbackUnproven Incident = "fallback_unproven"
+	IncidentViolation        Incident = "violation"  // an answer broke the contract
+	IncidentUnrecorded       Incident = "unrecorded" // an answer was given out before it could be recorded
 )
 
 // EventName names an [Event].
@@ -41,7 +44,9 @@ const (
 	EventOutcomeUnknown EventName = "outcome_unknown" // an attempt became unknown
 	EventResolved       EventName = "resolved"        // an unknown attempt was resolved
 	EventLateResult     EventName = "late_result"     // an attempt that had been unknown came to its result
-	EventContradicted   EventName = "contradicted"    // an attempt's end contradicts how it was resolved
+	// No attempt followed, or raced, since no other provider was proven.
+	EventFallbackUnproven EventName = "fallback_unproven"
+	EventContradicted     EventName = "contradicted" // an attempt's end contradicts how it was resolved
 )
 
 // Event is something that people or programs elsewhere may want to be told of.

@@ -27,6 +27,21 @@ type verdict struct {
 	outcome keystore.Outcome
 	reason  string
 	status  int // of the answer or error that proves a failure
+	// violation says how the answer breaks the contract.
+	violation *keystore.Violation
+}
+
+// under returns what an answer comes to under a contract: one that breaks it
+// never becomes the job's result.
+func (v verdict) under(contract *Contract, answer *keystore.Response) verdict {
+	if contract == nil || v.outcome != keystore.OutcomeFinal {
+		return v
+	}
+	if v.violation = contract.Judge(answer); v.violation != nil {
+		v.outcome = contract.OutcomeOfViolation()
+		v.reason = fmt.Sprintf("answered with status %d, which breaks the contract", answer.Status)
+	}
+	return v
 }
 
 // classify decides what an attempt's end proves. The order matters: facts of
@@ -39,7 +54,7 @@ func classify(seen observation, overrides map[int]keystore.Outcome) verdict {
 		if seen.trace.shut.Load() > 0 {
 			reason = keystore.ReasonNeverDispatched + ": the lease was half over when a connection was obtained"
 		}
-		return verdict{keystore.OutcomeFailed, reason, http.StatusBadGateway}
+		return verdict{outcome: keystore.OutcomeFailed, reason: reason, status: http.StatusBadGateway}
 	}
 	switch {
 	case seen.ended != nil && !seen.undoubted():
@@ -69,16 +84,16 @@ func classifyError(seen observation) verdict {
 	status := seen.failure.Status
 	// Of a gateway in the same chain, whose site has pages for errors.
 	if refusal, ok := errors.AsType[*Refusal](seen.err); ok && seen.answer == nil && outcomeOfRefusal(refusal.Code) == keystore.OutcomeFailed {
-		return verdict{keystore.OutcomeFailed, "a gateway behind this one refused with " + refusal.Code, refusal.Status}
+		return verdict{outcome: keystore.OutcomeFailed, reason: "a gateway behind this one refused with " + refusal.Code, status: refusal.Status}
 	}
 	if seen.answer == nil && seen.trace.connected.Load() == 0 {
 		hooked := seen.trace.asked.Load() > 0
 		switch {
 		case !hooked && seen.failure.DialFailed && !seen.failure.Retried:
-			return verdict{keystore.OutcomeFailed, "never sent: the connection was refused", http.StatusBadGateway}
+			return verdict{outcome: keystore.OutcomeFailed, reason: "never sent: the connection was refused", status: http.StatusBadGateway}
 		case status == http.StatusRequestTimeout, status == 499:
 		case status >= 400 && status < 500, status == http.StatusServiceUnavailable:
-			return verdict{keystore.OutcomeFailed, fmt.Sprintf("refused with status %d before any connection was sought", status), status}
+			return verdict{outcome: keystore.OutcomeFailed, reason: fmt.Sprintf("refused with status %d before any connection was sought", status), status: status}
 		}
 	}
 	return verdict{outcome: keystore.OutcomeUnknown, reason: "broke off: no complete answer came"}

@@ -46,9 +46,10 @@ type Exchange struct {
 	ReplayCheck func(w http.ResponseWriter, r *http.Request) (passed bool, err error)
 	// Next serves a request that is not protected.
 	Next func(w http.ResponseWriter, r *http.Request) error
-	// Provider returns what runs an attempt, isolated from the request that
-	// asked for it. It is called in that request's goroutine.
-	Provider func() Provider
+	// Provider returns what runs an attempt on the provider of this name, isolated
+	// from the request that asked for it; where the route names none, the name is
+	// empty. It is called in that request's goroutine.
+	Provider func(name string) Provider
 }
 
 // Route is one place where requests are protected.
@@ -176,7 +177,7 @@ func (c *call) serve(key, sent string) error {
 			MediaType: mediaType(c.x.Asked.Header.Get("Content-Type")), Size: body.size, Label: c.label(),
 		},
 		Created: now, Retention: c.Retention,
-	}), c.newAttempt(now))
+	}), c.newAttempt(c.claim.Token, c.providerFor(nil)))
 	return c.create(job)
 }
 
@@ -191,10 +192,6 @@ func (c *call) label() string {
 		label = strings.ToValidUTF8(label[:longest], "")
 	}
 	return label
-}
-
-func (c *call) newAttempt(now keystore.Time) keystore.NewAttempt {
-	return keystore.NewAttempt{Token: c.claim.Token, At: now, Lease: c.Lease, Listen: c.Timeout + c.Linger}
 }
 
 // refuseBody says why a request's body could not be taken. Nothing is claimed by then.
@@ -256,8 +253,15 @@ func (c *call) judge(present *keystore.Job, sent time.Time) error {
 		if present != nil {
 			known = present
 		}
+		provider := ""
+		if c.claim.First {
+			c.claim.MaxAttempts = 0
+			if provider = c.siblingProvider(present); provider != "" {
+				c.claim.MaxAttempts = c.MaxAttempts
+			}
+		}
 		now := c.g.store.Now()
-		switch c.ask(present, now) {
+		switch verdict := c.ask(present, now); verdict {
 		case keystore.Own:
 			return c.run(present, sent)
 		case keystore.OwnNotLive:
@@ -277,7 +281,10 @@ func (c *call) judge(present *keystore.Job, sent time.Time) error {
 				return c.refuseSealed(err, present)
 			}
 			c.keySent = opened.KeySent
-			next := present.Start(c.newAttempt(now))
+			if verdict == keystore.Start {
+				provider = c.providerFor(present)
+			}
+			next := present.Start(c.newAttempt(c.claim.Token, provider))
 			next.WriteID = keystore.NewWriteID()
 			sent = time.Now()
 			ctx, cancel := c.g.storeContext()
@@ -335,15 +342,8 @@ func (c *call) deliver(err error) error {
 	return nil
 }
 
-// run runs the attempt that this request has claimed, and answers with what
-// comes of it. It does not ask whether the client is still there: one that has
-// closed only its sending side looks just like one that has left.
-func (c *call) run(job *keystore.Job, sent time.Time) error {
-	a := c.start(c.r, job, c.claim.Token, c.keySent, sent, c.began.Add(c.Timeout), c.body, c.x.Provider())
-	rep := c.await(a)
-	if rep.job == nil {
-		rep.job = job
-	}
+// answer gives the client what has come of the request's attempts.
+func (c *call) answer(rep reply, sent time.Time) error {
 	if rep.superseded {
 		// From here on this request is a reader like any other.
 		c.claim.Token, c.claim.First = keystore.Token{}, false

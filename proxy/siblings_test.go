@@ -75,8 +75,14 @@ func (f *fixture) sibling(j *keystore.Job, first, second keystore.Token) *keysto
 	return next
 }
 
+// sibling is an attempt, and where what comes of it is told.
+type sibling struct {
+	*attempt
+	reply chan reply
+}
+
 // startSibling starts the attempt with this token against an upstream of its own.
-func (f *fixture) startSibling(job *keystore.Job, token keystore.Token, serve func(w http.ResponseWriter, r *http.Request) error) *attempt {
+func (f *fixture) startSibling(job *keystore.Job, token keystore.Token, serve func(w http.ResponseWriter, r *http.Request) error) sibling {
 	r := httptest.NewRequest(http.MethodPost, "http://api.example/pay", nil)
 	body, err := readBody(strings.NewReader(`{"amount":1}`), -1, 1<<10, 1<<10)
 	if err != nil {
@@ -84,7 +90,13 @@ func (f *fixture) startSibling(job *keystore.Job, token keystore.Token, serve fu
 	}
 	defer body.release()
 	now := time.Now()
-	return f.route.start(r, job, token, job.KeySent, now, now.Add(f.route.Timeout), body, &fixture{t: f.t, serve: serve})
+	told := make(chan reply, 1)
+	return sibling{f.route.dispatch(dispatch{
+		claimed: claimed{job, token, now}, request: r, keySent: job.KeySent, deadline: now.Add(f.route.Timeout),
+		body: body, provider: &fixture{t: f.t, serve: serve}, hints: make(chan hint, hintsHeld),
+		tell:   func(r reply) bool { told <- r; return true },
+		follow: func(*attempt) (next keystore.NewAttempt, ok bool) { return next, false },
+	}), told}
 }
 
 // Two attempts of one job, each against an upstream of its own: whichever
@@ -102,7 +114,7 @@ func TestReverseOrder(t *testing.T) {
 				finish := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
 				tokens := [2]keystore.Token{keystore.NewToken(), keystore.NewToken()}
 				var upstreams [2]*wire
-				var attempts [2]*attempt
+				var attempts [2]sibling
 				job := f.claimed(tokens[0])
 				if _, created, err := f.store.Create(t.Context(), job); !created || err != nil {
 					t.Fatal(created, err)
@@ -236,7 +248,7 @@ func TestLostReplyToADiscard(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, f *fixture) {
 		tokens := [2]keystore.Token{keystore.NewToken(), keystore.NewToken()}
 		finish := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
-		var attempts [2]*attempt
+		var attempts [2]sibling
 		job := f.claimed(tokens[0])
 		if _, created, err := f.store.Create(t.Context(), job); !created || err != nil {
 			t.Fatal(created, err)

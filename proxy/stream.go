@@ -16,8 +16,11 @@ import (
 // From then on, silence of the upstream replaces the timeouts: such an answer
 // takes as long as it takes.
 func (a *attempt) passOn(head *keystore.Response) *feed {
-	if classifyAnswer(head, a.route.Outcomes).outcome == keystore.OutcomeUnknown {
+	switch outcome := classifyAnswer(head, a.route.Outcomes).outcome; {
+	case outcome == keystore.OutcomeUnknown, a.route.commitsFirst():
 		return nil
+	case outcome == keystore.OutcomeFailed && len(a.route.Providers) > 1:
+		return nil // another provider's answer may take its place
 	}
 	a.phase.Lock()
 	defer a.phase.Unlock()

@@ -1,0 +1,198 @@
+package proxy
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+// fulfilment is what a request does about its job: the attempt that it has
+// claimed, and those that follow, because one certainly had no effect, or
+// because the route races.
+type fulfilment struct {
+	*call
+	told  chan reply // what comes of the attempts, each once
+	hints chan hint  // what may be told the client before that
+
+	running int              // attempts that have yet to tell
+	tokens  []keystore.Token // of the attempts
+	job     *keystore.Job    // as the last of them was started
+	unknown *reply           // of an attempt of which it is unknown whether it was executed
+	failed  *reply           // of the last attempt that certainly had no effect, with an answer if one had
+
+	mu    sync.Mutex
+	tried []string // providers that were chosen; attempts choose their followers themselves
+	over  bool     // the request has its answer, and starts nothing any more
+}
+
+// run runs the attempt that this request has claimed, and answers with what
+// comes of it. It does not ask whether the client is still there: one that has
+// closed only its sending side looks just like one that has left.
+func (c *call) run(job *keystore.Job, sent time.Time) error {
+	f := &fulfilment{call: c, told: make(chan reply, maxMaxAttempts), hints: make(chan hint, hintsHeld)}
+	f.start(claimed{job, c.claim.Token, sent})
+	rep := f.await()
+	f.end()
+	return c.answer(rep, sent)
+}
+
+// tell takes what comes of an attempt. It reports whether anybody will hear it.
+func (f *fulfilment) tell(rep reply) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.over {
+		return false
+	}
+	f.told <- rep // there is room for what every attempt tells once
+	return true
+}
+
+// end lets no attempt follow any more. One that was claimed for this request in
+// the last moment is never dispatched.
+func (f *fulfilment) end() {
+	f.mu.Lock()
+	f.over = true
+	f.mu.Unlock()
+	for {
+		select {
+		case rep := <-f.told:
+			if rep.next != nil {
+				f.g.abort(keystore.AbortedClaim{Token: rep.next.token, Written: rep.next.job}, false)
+			}
+		default:
+			return
+		}
+	}
+}
+
+// start starts the attempt whose claim was written.
+func (f *fulfilment) start(n claimed) {
+	provider := n.job.Attempt(n.token).Provider
+	f.mu.Lock()
+	f.try(provider)
+	f.mu.Unlock()
+	f.tokens = append(f.tokens, n.token)
+	f.job = n.job
+	f.running++
+	f.dispatch(dispatch{
+		claimed: n, request: f.r, keySent: f.keySent, deadline: f.began.Add(f.Timeout),
+		body: f.body, provider: f.x.Provider(provider),
+		tell: f.tell, hints: f.hints, follow: f.follow,
+	})
+}
+
+// try notes that a provider was chosen. The caller holds mu.
+func (f *fulfilment) try(provider string) {
+	if !slices.Contains(f.tried, provider) {
+		f.tried = append(f.tried, provider)
+	}
+}
+
+// choose returns the provider of one more attempt, after another one; empty if
+// there is none, or no room for it.
+func (f *fulfilment) choose(j *keystore.Job, after string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.over || len(f.tried) >= min(f.MaxAttempts, len(f.Providers)) {
+		return ""
+	}
+	provider := f.otherProvider(j, after, f.tried)
+	if provider != "" {
+		f.try(provider)
+	}
+	return provider
+}
+
+// follow chooses the attempt that is to follow one that certainly had no effect,
+// if one is. It is called in that attempt's goroutine.
+func (f *fulfilment) follow(failed *attempt) (next keystore.NewAttempt, ok bool) {
+	if f.NoFailover || f.g.stopping() || !time.Now().Before(failed.deadline) {
+		return next, false
+	}
+	provider := f.choose(failed.lastSeen(), failed.provider)
+	return f.newAttempt(keystore.NewToken(), provider), provider != ""
+}
+
+// await returns what comes of the attempts, and passes on the hints that come
+// before. Where several run at once nobody knows whose hints will be true.
+func (f *fulfilment) await() reply {
+	race, stop := f.startRace()
+	defer stop()
+	hints := f.hints
+	if f.Race > 0 {
+		hints = nil
+	}
+	for {
+		select {
+		case h := <-hints:
+			f.inform(h)
+		case <-race.due:
+			race.next(f.startSibling())
+		case <-race.changed:
+			race.look()
+		case rep := <-f.told:
+			f.running--
+			if rep.job == nil {
+				rep.job = f.job
+			}
+			if final, done := f.settle(rep); done {
+				f.lastHints(hints)
+				return final
+			}
+		}
+	}
+}
+
+// settle takes what one attempt tells, and returns what the request is to be
+// told if that is clear by now.
+func (f *fulfilment) settle(rep reply) (final reply, done bool) {
+	switch {
+	case rep.next != nil:
+		f.keep(rep)
+		f.start(*rep.next)
+		return rep, false
+	case rep.superseded:
+		// If the winner is one of our own, it is about to tell.
+		return rep, f.running == 0 || !slices.Contains(f.tokens, rep.job.CompletedBy)
+	case rep.final():
+		return rep, true
+	}
+	f.keep(rep)
+	if f.running > 0 || (f.unknown != nil && f.startSibling()) {
+		return rep, false
+	}
+	switch {
+	case f.unknown != nil:
+		return *f.unknown, true
+	case rep.refusal == nil && f.failed != nil:
+		f.failed.job = rep.job
+		return *f.failed, true
+	}
+	return rep, true
+}
+
+// keep remembers what one attempt tells that does not settle the request by
+// itself: the client gets the last real answer if there is no better one.
+func (f *fulfilment) keep(rep reply) {
+	rep.next = nil
+	switch {
+	case rep.unknown():
+		f.unknown = &rep
+	case rep.refusal == nil && (rep.answer != nil || rep.err != nil) && (rep.answer != nil || f.failed == nil || f.failed.answer == nil):
+		f.failed = &rep
+	}
+}
+
+// lastHints passes on the hints that came before the answer.
+func (f *fulfilment) lastHints(hints <-chan hint) {
+	for {
+		select {
+		case h := <-hints:
+			f.inform(h)
+		default:
+			return
+		}
+	}
+}

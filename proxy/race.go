@@ -1,0 +1,151 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+// commitsFirst reports whether an answer may be given out only once it has taken
+// the result slot, since until then it may yet turn out not to be the one.
+func (rt *Route) commitsFirst() bool { return rt.Race > 0 || rt.Contract != nil }
+
+// race says when a request of a racing route starts another attempt, and notices
+// when one of somebody else's has won.
+type race struct {
+	f       *fulfilment
+	timer   *time.Timer
+	due     <-chan time.Time // when the next attempt is to start; nil: never
+	room    *room
+	changed <-chan struct{} // the job may have changed
+	leave   func()
+}
+
+// startRace is called when the first attempt starts. The caller ends it with stop.
+func (f *fulfilment) startRace() (r *race, stop func()) {
+	r = &race{f: f, leave: func() {}}
+	if f.Race == 0 {
+		return r, func() {}
+	}
+	r.timer = time.NewTimer(f.Race)
+	r.due = r.timer.C
+	return r, func() {
+		r.timer.Stop()
+		r.leave()
+	}
+}
+
+// next sets when the attempt after the one that was started is due, and looks
+// from now on at what others do about the job.
+func (r *race) next(started bool) {
+	if r.room == nil {
+		rm, leave, err := r.f.g.enter(r.f.job, r.f.WaitersPerJob, r.f.Waiters)
+		if err == nil { // otherwise the end of the own attempts has to do
+			r.room, r.leave = rm, leave
+			_, r.changed, _ = r.f.g.look(rm)
+		}
+	}
+	if started {
+		r.timer.Reset(r.f.Race)
+	} else {
+		r.due = nil
+	}
+}
+
+// look ends the own attempts if another one has won.
+func (r *race) look() {
+	j, changed, err := r.f.g.look(r.room)
+	r.changed = changed
+	if err == nil && j != nil && !j.CompletedBy.IsZero() && !slices.Contains(r.f.tokens, j.CompletedBy) {
+		r.f.g.cancelLosers(j)
+	}
+}
+
+// startSibling starts another attempt beside those of this request that are
+// running or unknown, if the route races and there is room for one.
+func (f *fulfilment) startSibling() bool {
+	if f.Race == 0 || f.g.stopping() || time.Since(f.began) >= f.Timeout {
+		return false
+	}
+	last := f.job.Attempt(f.tokens[len(f.tokens)-1])
+	provider := f.choose(f.job, last.Provider)
+	if provider == "" {
+		return false
+	}
+	n := f.newAttempt(keystore.NewToken(), provider)
+	sent := time.Now()
+	var claim keystore.AbortedClaim
+	ctx, cancel := context.WithTimeout(f.g.ctx, answerTime)
+	defer cancel()
+	written, err := f.g.update(ctx, f.job.Name, f.job, false, 1, func(present *keystore.Job) (*keystore.Job, bool) {
+		if present == nil || present.ID != f.job.ID {
+			claim = keystore.AbortedClaim{}
+			return nil, false
+		}
+		if present.Attempt(n.Token) != nil { // an earlier send has landed
+			return nil, false
+		}
+		for _, own := range f.tokens {
+			if next := present.StartSibling(own, n, f.MaxAttempts); next != nil {
+				claim = keystore.AbortedClaim{Token: n.Token, Written: next, Expected: present.WriteID}
+				return next, false
+			}
+		}
+		claim = keystore.AbortedClaim{}
+		return nil, false
+	})
+	switch {
+	case claim.Written == nil:
+		return false
+	case err != nil:
+		f.g.log.Error("a sibling could not be claimed", slog.String("job", f.job.ID), slog.Any("error", err))
+		if !errors.Is(err, keystore.ErrNotApplied) && !definite(err) {
+			f.g.abort(claim, false)
+		}
+		return false
+	case written.Attempt(n.Token) == nil || keystore.Judge(written, keystore.Claim{Token: n.Token}, f.g.store.Now()) != keystore.Own:
+		f.g.abort(claim, false)
+		return false
+	}
+	f.g.log.Info("racing", slog.String("job", f.job.ID), slog.String("provider", provider), slog.Int("attempt", written.Attempt(n.Token).Number))
+	f.start(claimed{job: written, token: n.Token, sent: sent})
+	return true
+}
+
+// cancelLosers ends the attempts of a completed job that run on this gateway and
+// have not won. The write that completed it has discarded them.
+func (g *Gateway) cancelLosers(j *keystore.Job) {
+	if len(j.Attempts) < 2 {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for a := range g.attempts {
+		if own := j.Attempt(a.token); a.name == j.Name && own != nil && own.State == keystore.AttemptDiscarded {
+			a.cancel(errLostRace)
+		}
+	}
+}
+
+// siblingProvider is the provider of the attempt that a fresh request may start
+// beside those of a job that is unknown; empty if the route does not race, or
+// has no provider left for it.
+func (rt *Route) siblingProvider(j *keystore.Job) string {
+	if rt.Race == 0 || j == nil {
+		return ""
+	}
+	var tried []string
+	for i := range j.Attempts {
+		if a := &j.Attempts[i]; a.Unresolved() {
+			tried = append(tried, a.Provider)
+		}
+	}
+	if len(tried) == 0 {
+		return ""
+	}
+	return rt.otherProvider(j, tried[len(tried)-1], tried)
+}

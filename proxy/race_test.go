@@ -1,0 +1,248 @@
+package proxy
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+var racing = Config{
+	Providers: named("a", "b"), Race: time.Second, Timeout: 10 * time.Second, Linger: time.Minute,
+}
+
+// The first acceptable answer is everybody's, whoever was asked first; the other
+// attempt is discarded, and ended.
+func TestRace(t *testing.T) {
+	for name, c := range map[string]struct {
+		a, b     script
+		body     string
+		took     time.Duration
+		counts   []int32
+		attempts []string
+	}{
+		"the second is faster":   {after(3*time.Second, says(200, "A")), after(time.Second/2, says(200, "B")), "B", 1500 * time.Millisecond, []int32{1, 1}, []string{"a discarded", "b succeeded"}},
+		"the first is faster":    {after(3*time.Second, says(200, "A")), after(5*time.Second, says(200, "B")), "A", 3 * time.Second, []int32{1, 1}, []string{"a succeeded", "b discarded"}},
+		"in time":                {after(time.Second/2, says(200, "A")), says(200, "B"), "A", time.Second / 2, []int32{1, 0}, []string{"a succeeded"}},
+		"unknown at once":        {breaks, says(200, "B"), "B", 0, []int32{1, 1}, []string{"a discarded", "b succeeded"}},
+		"failed at once":         {refuses, says(200, "B"), "B", 0, []int32{1, 1}, []string{"a failed", "b succeeded"}},
+		"the second breaks off":  {after(3*time.Second, says(200, "A")), breaks, "A", 3 * time.Second, []int32{1, 1}, []string{"a succeeded", "b discarded"}},
+		"the second has refused": {after(3*time.Second, says(200, "A")), says(429, "B"), "A", 3 * time.Second, []int32{1, 1}, []string{"a succeeded", "b failed"}},
+		"the first breaks off":   {after(2*time.Second, breaks), after(3*time.Second, says(200, "B")), "B", 4 * time.Second, []int32{1, 1}, []string{"a discarded", "b succeeded"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, racing, func(t *testing.T, f *fixture) {
+				f.with(map[string][]script{"a": {c.a}, "b": {c.b}})
+				began := time.Now()
+				f.do(request{}).wantBody(t, 200, c.body, false)
+				if took := time.Since(began); took != c.took {
+					t.Errorf("took %v, want %v", took, c.took)
+				}
+				time.Sleep(time.Second) // the loser has been ended by then
+				f.gateway.mu.Lock()
+				left := len(f.gateway.attempts)
+				f.gateway.mu.Unlock()
+				if left != 0 {
+					t.Errorf("%d attempts go on", left)
+				}
+				f.do(request{}).wantBody(t, 200, c.body, true)
+				f.wantExecuted(c.counts...)
+				f.wantAttempts(c.attempts...)
+			})
+		})
+	}
+}
+
+// If all that were started are unknown, so is the job; a fresh retry may then
+// start what is left, and only that.
+func TestRaceThatNobodyWins(t *testing.T) {
+	c := racing
+	c.Providers = named("a", "b", "c")
+	c.MaxAttempts = 3
+	bubble(t, c, func(t *testing.T, f *fixture) {
+		unproven := true
+		f.route.Eligible = func(name string) error {
+			if name == "c" && unproven {
+				return fmt.Errorf("%s is not proven", name)
+			}
+			return nil
+		}
+		f.with(map[string][]script{"a": {breaks}, "b": {breaks}, "c": {says(200, "C")}})
+		f.do(request{}).want(t, 504, CodeOutcomeUnknown)
+		f.wantExecuted(1, 1, 0)
+		f.do(request{}).want(t, 504, CodeOutcomeUnknown)
+		unproven = false
+		f.do(request{}).wantBody(t, 200, "C", false)
+		f.wantExecuted(1, 1, 1)
+		f.wantAttempts("a discarded", "b discarded", "c succeeded")
+	})
+}
+
+// Whoever waits for a racing request only waits; a sibling is started once.
+func TestSecondClickDuringARace(t *testing.T) {
+	bubble(t, racing, func(t *testing.T, f *fixture) {
+		f.with(map[string][]script{"a": {hangs}, "b": {after(2*time.Second, says(200, "B"))}})
+		var clicks sync.WaitGroup
+		for n := range 5 {
+			clicks.Go(func() {
+				time.Sleep(time.Duration(n) * 300 * time.Millisecond)
+				if r := f.do(request{}); r.Code != 200 || r.Body.String() != "B" {
+					t.Errorf("click %d got %d %s", n, r.Code, r.Body)
+				}
+			})
+		}
+		clicks.Wait()
+		f.wantExecuted(1, 1)
+	})
+}
+
+// A winner on another gateway ends what runs here.
+func TestRaceOverTwoGateways(t *testing.T) {
+	bubble(t, racing, func(t *testing.T, f *fixture) {
+		f.with(map[string][]script{"a": {hangs}, "b": {hangs}})
+		other := newFixtureOn(t, f.mem, racing)
+		defer other.gateway.Close()
+		first := make(chan result)
+		go func() { first <- f.do(request{}) }()
+		time.Sleep(3 * time.Second)
+		before := f.mem.job()
+		token := keystore.NewToken()
+		j := before.Start(f.attempt(token))
+		j.WriteID = keystore.NewWriteID()
+		if _, swapped, err := f.store.Swap(t.Context(), before.WriteID, j); !swapped || err != nil {
+			t.Fatal(swapped, err)
+		}
+		other.startSibling(j, token, says(200, "elsewhere"))
+		if r := <-first; r.Body.String() != "elsewhere" || r.Header().Get(HeaderReplayed) != "true" {
+			t.Errorf("got %d %s", r.Code, r.Body)
+		}
+		time.Sleep(time.Second)
+		f.gateway.mu.Lock()
+		defer f.gateway.mu.Unlock()
+		if len(f.gateway.attempts) != 0 {
+			t.Errorf("%d attempts go on", len(f.gateway.attempts))
+		}
+	})
+}
+
+// An answer that can't be recorded in time is not given out on a racing route:
+// another one may take the slot.
+func TestRaceWithoutRecord(t *testing.T) {
+	bubble(t, racing, func(t *testing.T, f *fixture) {
+		f.with(map[string][]script{"a": {says(200, "A")}, "b": {hangs}})
+		down := func(op string) error {
+			if op == "swap" {
+				return errInjected
+			}
+			return nil
+		}
+		f.mem.fail(down, nil)
+		f.do(request{}).want(t, 504, CodeOutcomeUnknown)
+		f.mem.fail(nil, nil)
+		time.Sleep(10 * time.Second)
+		f.do(request{}).wantBody(t, 200, "A", true)
+		f.wantExecuted(1, 0)
+	})
+}
+
+// Nothing of an event stream is passed on before it has won.
+func TestRaceOfStreams(t *testing.T) {
+	stream := func(name string, pause time.Duration) script {
+		return func(w http.ResponseWriter, r *http.Request) error {
+			w.Header().Set("Content-Type", "text/event-stream")
+			for n := range 3 {
+				if _, err := fmt.Fprintf(w, "data: %s%d\n\n", name, n); err != nil {
+					return err
+				}
+				_ = http.NewResponseController(w).Flush()
+				select {
+				case <-time.After(pause):
+				case <-r.Context().Done():
+					return r.Context().Err()
+				}
+			}
+			return nil
+		}
+	}
+	bubble(t, racing, func(t *testing.T, f *fixture) {
+		f.with(map[string][]script{"a": {stream("A", 2*time.Second)}, "b": {stream("B", time.Second/10)}})
+		f.do(request{}).wantBody(t, 200, "data: B0\n\ndata: B1\n\ndata: B2\n\n", false)
+		f.do(request{}).wantBody(t, 200, "data: B0\n\ndata: B1\n\ndata: B2\n\n", true)
+	})
+}
+
+// Random races of several clients over two gateways: one result each, and every
+// client of a job gets the same bytes or is told that nobody knows.
+func TestRandomRaces(t *testing.T) {
+	bubble(t, racing, func(t *testing.T, f *fixture) {
+		other := newFixtureOn(t, f.mem, racing)
+		defer other.gateway.Close()
+		var random sync.Mutex
+		rng := rand.New(rand.NewPCG(1, 2))
+		draw := func(n int) int {
+			random.Lock()
+			defer random.Unlock()
+			return rng.IntN(n)
+		}
+		whatever := func(name string) script {
+			return func(w http.ResponseWriter, r *http.Request) error {
+				pause := time.Duration(draw(3000)) * time.Millisecond
+				s := []script{says(200, fmt.Sprint(name, draw(1e9))), says(200, fmt.Sprint(name, draw(1e9))), says(429, "busy"), breaks, refuses}[draw(5)]
+				return after(pause, s)(w, r)
+			}
+		}
+		for _, g := range []*fixture{f, other} {
+			g.with(map[string][]script{"a": {whatever("A")}, "b": {whatever("B")}})
+		}
+		const jobs, clients = 500, 4
+		var all sync.WaitGroup
+		for n := range jobs {
+			key := fmt.Sprint("key", n)
+			var mu sync.Mutex
+			bodies := make(map[string]bool)
+			var every sync.WaitGroup
+			for c := range clients {
+				every.Go(func() {
+					time.Sleep(time.Duration(draw(4000)) * time.Millisecond)
+					if r := []*fixture{f, other}[c%2].do(request{key: key}); r.err == nil && r.Code == 200 {
+						mu.Lock()
+						bodies[r.Body.String()] = true
+						mu.Unlock()
+					}
+				})
+			}
+			all.Go(func() {
+				every.Wait()
+				j, err := f.store.Get(t.Context(), keystore.NameOf("main", "alice", key))
+				if err != nil || j == nil {
+					t.Error(err)
+					return
+				}
+				if len(bodies) == 0 && j.Result == nil {
+					return // nobody has won, and nobody was told so
+				}
+				if j.Result == nil {
+					t.Errorf("%s: clients got %v, and the job is %s", key, bodies, j.State(f.store.Now()))
+					return
+				}
+				if len(bodies) > 1 || (len(bodies) == 1 && !bodies[string(j.Result.Body)]) {
+					t.Errorf("%s: clients got %v, the result is %+v", key, bodies, j.Result)
+				}
+				won := 0
+				for i := range j.Attempts {
+					if j.Attempts[i].State == keystore.AttemptSucceeded {
+						won++
+					}
+				}
+				if won > 1 || len(j.Attempts) > 3*clients {
+					t.Errorf("%s: %d winners of %d attempts", key, won, len(j.Attempts))
+				}
+			})
+		}
+		all.Wait()
+	})
+}
