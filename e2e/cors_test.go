@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// Browsers ask before they send a key to another origin: that passes untouched.
-// With the lines of the documentation a script may read the gateway's headers, on
+// API-01: browsers ask before they send a key to another origin: that passes
+// untouched. With the lines of the documentation a script may read the gateway's headers, on
 // refusals as well.
-func TestBrowsersOfOtherOrigins(t *testing.T) {
+func TestAPI01BrowsersOfOtherOrigins(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join("..", "docs", "http.md"))
 	if err != nil {
