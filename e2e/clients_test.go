@@ -247,32 +247,37 @@ func (c *clientRun) job(s seen) string {
 // twice are two calls at once with one key.
 func (c *clientRun) twice(f format) {
 	for _, wait := range []struct {
-		what   string
-		on     *line
-		during func(open func())
+		what string
+		on   *line
+		// prepare is called before the calls begin; what it returns, while they run.
+		prepare func(open func()) (during func())
 	}{
-		{"two calls at once with one key", f.patient, func(open func()) {
-			c.g.awaitWaiting(1)
-			open()
+		{"two calls at once with one key", f.patient, func(open func()) func() {
+			return func() {
+				c.g.awaitWaiting(1)
+				open()
+			}
 		}},
 		// The first is over by the time that the second hears of its refusal: what
 		// follows from that does not depend on who is faster.
-		{"two calls at once, of which the second's `wait` is over first" + f.name, f.shortWait, func(open func()) {
+		{"two calls at once, of which the second's `wait` is over first" + f.name, f.shortWait, func(open func()) func() {
 			refused, goOn := make(chan struct{}), make(chan struct{})
-			defer close(goOn)
 			executed := func() int { return c.g.counts("caddy_idempotency_requests_total", "verdict")["executed"] }
 			before := executed()
 			f.shortWait.before(f.locked, func() {
 				close(refused)
 				<-goOn
 			})
-			select {
-			case <-refused:
-			case <-time.After(patience):
-				c.t.Errorf("no answer with status %s", f.locked)
+			return func() {
+				defer close(goOn)
+				select {
+				case <-refused:
+				case <-time.After(patience):
+					c.t.Errorf("no answer with status %s", f.locked)
+				}
+				open()
+				eventually(c.t, "the first call is over", func() bool { return executed() > before })
 			}
-			open()
-			eventually(c.t, "the first call is over", func() bool { return executed() > before })
 		}},
 	} {
 		if strings.HasSuffix(wait.what, "one key") && f.locked != c.formats[0].locked {
@@ -286,7 +291,7 @@ func (c *clientRun) twice(f format) {
 		})
 		c.do(act{
 			what: wait.what, on: wait.on, order: order, key: order, times: 2, requests: 1, executions: 1,
-			during: func() { wait.during(func() { close(gate) }) },
+			during: wait.prepare(func() { close(gate) }),
 		})
 	}
 }
