@@ -46,8 +46,10 @@ func TestHTTPPage(t *testing.T) {
 	if n := ietf.refuseReused().Status; !strings.Contains(said[CodeKeyReused][0], fmt.Sprintf("`statuses ietf` %d", n)) {
 		t.Errorf("the page does not say that a reused key is refused with %d", n)
 	}
+	judged := []string{CodeNoSuchJob, CodeMethodNotAllowed} // of others
 	for _, r := range everyRefusal() {
 		cells := said[r.Code]
+		judged = append(judged, r.Code)
 		if cells == nil {
 			continue
 		}
@@ -56,6 +58,11 @@ func TestHTTPPage(t *testing.T) {
 		}
 		if none := cells[2] == "–"; none && r.RetryAfter > 0 || cells[2] == "yes" && r.RetryAfter == 0 {
 			t.Errorf("%s: the page says %q of Retry-After, it is %s", r.Code, cells[2], r.RetryAfter)
+		}
+	}
+	for _, code := range codes {
+		if !slices.Contains(judged, code) {
+			t.Errorf("what the page says of %s is not looked at", code)
 		}
 	}
 	for _, name := range ownHeaders {
@@ -90,7 +97,7 @@ func everyRefusal() []*Refusal {
 	job := &keystore.Job{Result: &keystore.Response{Status: http.StatusOK, NotKept: true}}
 	c := new(Config)
 	all := []*Refusal{
-		refuseEarly(DefaultKeyHeader), refuseStore(nil), refuseLoop(), c.refuseReused(), c.refuseUnknown(), refuseInFlight(nil, keystore.Time(0)),
+		refuseEarly(DefaultKeyHeader), refuseStore(nil), refuseReplay(), refuseLoop(), c.refuseReused(), c.refuseUnknown(), refuseInFlight(nil, keystore.Time(0)),
 		refuseNotExecuted(nil), refuseNotKept(job), refuseLost(nil), refuseWaiters(),
 	}
 	for _, code := range []string{CodeKeyMissing, CodeKeyInvalid, CodeOwnerMissing, CodeRequestTooLarge} {
