@@ -52,6 +52,7 @@ func TestValidateNeedsNoStore(t *testing.T) {
 		"every option is given": to(up).with("methods", "POST PATCH").with("key", "X-Request-Key required").
 			with("outcome", "502 504 failed").with("statuses", "ietf").with("max_request_body", "1MiB").
 			with("max_response_body", "64KiB").with("lease", "90s").with("retention", "48h").
+			with("key_format", "uuid").with("fingerprint", "json {\nignore_query\nignore_host\ninclude_header X-Tenant\nignore /sent_at\n}").
 			with("space", "orders").with("waiters", "10 100"),
 	} {
 		if out, ok := validate(t, running, caddyfile("x", "", "off", []string{"9080"}, []site{s})); !ok {

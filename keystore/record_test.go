@@ -279,6 +279,9 @@ func FuzzDecodeRecord(f *testing.F) {
 		// Nothing that can be read makes the state machine panic.
 		for _, now := range []Time{0, j.Created, after(1000 * time.Hour)} {
 			Judge(j, Claim{Token: tok(9), First: true, MaxAttempts: 3}, now)
+			if v := Judge(j, Claim{Token: tok(9), Fingerprints: []Fingerprint{j.Fingerprint}}, now); v == UnknownRecipe || v == Conflict {
+				t.Fatalf("its own fingerprint is judged as %s", v)
+			}
 			_ = j.Lapse(now)
 			_, _ = j.Forget(now)
 			for i := range j.Attempts {

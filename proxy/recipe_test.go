@@ -62,6 +62,19 @@ func TestSettingsThatAreNotUnderstood(t *testing.T) {
 	}
 }
 
+// FuzzSettings: a text from a record is understood completely or not at all.
+func FuzzSettings(f *testing.F) {
+	for _, settings := range []string{"", "json", "json ignore_query ignore_host include_header=X-A ignore=%2Fa~1b", "json ignore=%2F+", "xml", "json ignore=%2Fa~2", "include_header=x"} {
+		f.Add(settings)
+	}
+	f.Fuzz(func(t *testing.T, settings string) {
+		rc := recipeOf(keystore.Fingerprint{Recipe: recipeVersion, Settings: settings}, keystore.Digester{})
+		if rc != nil && (rc.settings != settings || rc.ignored.isOut() || rc.ignored != nil && !rc.json) {
+			t.Errorf("%q is taken for %+v", settings, rc)
+		}
+	})
+}
+
 // recipes are ways to make fingerprints, each with a request that is the same as
 // the fixture's only by them.
 var recipes = map[string]struct {
