@@ -10,11 +10,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // patience is how long a server may take to start or to stop. It is reached
@@ -24,9 +27,13 @@ const patience = 30 * time.Second
 // Server is one server process. Create it with [Start].
 type Server struct {
 	t    testing.TB
+	kind string // server or sentinel
 	port string
 	dir  string
 	args []string
+
+	once     sync.Once
+	arranger *redis.Client
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
@@ -42,13 +49,26 @@ func Start(t testing.TB, args ...string) *Server {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Fatal("redistest: there is no redis-server on this machine: install the package redis-server (Debian, Ubuntu) or redis (others)")
 	}
+	return start(t, server, func(*Server) []string { return args })
+}
+
+// The kinds of servers.
+const (
+	server   = "redis-server"
+	sentinel = "redis-sentinel"
+)
+
+// start runs a server of this kind; args returns its arguments, for the port that
+// it has got.
+func start(t testing.TB, kind string, args func(*Server) []string) *Server {
+	t.Helper()
 	// Its own directory rather than t.TempDir: the path of a unix socket has to
 	// be short, and test names are not.
 	dir, err := os.MkdirTemp("", "redis")
 	if err != nil {
 		t.Fatalf("redistest: make a data directory: %v", err)
 	}
-	s := &Server{t: t, dir: dir, args: args}
+	s := &Server{t: t, kind: kind, dir: dir}
 	t.Cleanup(func() {
 		s.Kill()
 		_ = os.RemoveAll(dir)
@@ -57,11 +77,12 @@ func Start(t testing.TB, args ...string) *Server {
 	// can take it. Then there is another one.
 	for range 5 {
 		s.port = freePort(t)
+		s.args = args(s)
 		if err = s.start(); err == nil {
 			return s
 		}
 	}
-	t.Fatalf("redistest: start redis-server: %v", err)
+	t.Fatalf("redistest: start %s: %v", kind, err)
 	return nil
 }
 
@@ -79,11 +100,14 @@ func freePort(t testing.TB) string {
 func (s *Server) start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	args := append([]string{
-		"--bind", "127.0.0.1", "--port", s.port, "--dir", s.dir,
-		"--unixsocket", s.Socket(),
-		"--save", "", "--appendonly", "no", "--daemonize", "no",
-	}, s.args...)
+	args := slices.Concat(s.args, []string{"--sentinel"})
+	if s.kind == server {
+		args = append([]string{
+			"--bind", "127.0.0.1", "--port", s.port, "--dir", s.dir,
+			"--unixsocket", s.Socket(),
+			"--save", "", "--appendonly", "no", "--daemonize", "no",
+		}, s.args...)
+	}
 	s.cmd = exec.Command("redis-server", args...)
 	s.out = new(bytes.Buffer)
 	s.cmd.Stdout, s.cmd.Stderr = s.out, s.out
@@ -182,7 +206,7 @@ func (s *Server) Restart() {
 	s.t.Helper()
 	s.Kill()
 	if err := s.start(); err != nil {
-		s.t.Fatalf("redistest: restart redis-server: %v", err)
+		s.t.Fatalf("redistest: restart %s: %v", s.kind, err)
 	}
 }
 

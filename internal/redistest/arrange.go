@@ -1,0 +1,54 @@
+package redistest
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// client is a client for arranging things.
+func (s *Server) client() *redis.Client {
+	s.once.Do(func() {
+		s.arranger = redis.NewClient(&redis.Options{Addr: s.Addr(), Protocol: 2, DisableIdentity: true, MaxRetries: -1, ReadTimeout: 5 * time.Second, PoolSize: 2})
+		s.t.Cleanup(func() { _ = s.arranger.Close() })
+	})
+	return s.arranger
+}
+
+// do sends a command and returns its reply, nil for an error.
+func (s *Server) do(args ...any) any {
+	reply, err := s.client().Do(context.Background(), args...).Result()
+	if err != nil {
+		return nil
+	}
+	return reply
+}
+
+func (s *Server) must(args ...any) any {
+	s.t.Helper()
+	reply, err := s.client().Do(context.Background(), args...).Result()
+	if err != nil {
+		s.t.Fatalf("redistest: %v: %v", args, err)
+	}
+	return reply
+}
+
+// field returns a field of what a command reports in lines.
+func (s *Server) field(command, section, field string) string {
+	text, _ := s.do(command, section).(string)
+	for line := range strings.Lines(text) {
+		if name, value, _ := strings.Cut(strings.TrimSpace(line), ":"); name == field {
+			return value
+		}
+	}
+	return ""
+}
+
+// argument returns what stands after this one among the server's arguments.
+func (s *Server) argument(name string) string { return s.args[slices.Index(s.args, name)+1] }
+
+// IsMaster reports whether the server takes writes.
+func (s *Server) IsMaster() bool { return s.field("info", "replication", "role") == "master" }
