@@ -84,7 +84,7 @@ func fillWithCompleted(t *testing.T, serverURL string, n int) {
 				if err != nil {
 					return err
 				}
-				pipe.Set(t.Context(), redisstore.DefaultPrefix+"j:"+name.String(), record, time.Hour)
+				pipe.Set(t.Context(), redisstore.RecordKey(redisstore.DefaultPrefix, name), record, time.Hour)
 			}
 			return nil
 		})

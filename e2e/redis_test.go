@@ -55,7 +55,7 @@ func (s *redisServer) do(args ...any) any {
 
 // recordKey is the name of the record of alice's job in the space main.
 func recordKey(key string) string {
-	return redisstore.DefaultPrefix + "j:" + keystore.NameOf("main", "alice", key).String()
+	return redisstore.RecordKey(redisstore.DefaultPrefix, keystore.NameOf("main", "alice", key))
 }
 
 func (s *redisServer) exists(key string) bool {

@@ -41,7 +41,7 @@ func rawClient(t testing.TB, url string) *redis.Client {
 	return c
 }
 
-func recordKey(n keystore.Name) string { return DefaultPrefix + "j:" + n.String() }
+func recordKey(n keystore.Name) string { return RecordKey(DefaultPrefix, n) }
 
 func garble(url string) func(t testing.TB, name keystore.Name, raw []byte) {
 	return func(t testing.TB, name keystore.Name, raw []byte) {

@@ -59,14 +59,14 @@ func (s *Store) setApart(ctx context.Context, job *keystore.Job, b bodies) (*key
 	record := *job
 	record.Attempts = slices.Clone(job.Attempts)
 	// The token is that of the write, so that a repeated write repeats this too.
-	result, err := s.setBodyApart(ctx, job.Result, b, keystore.Token(job.WriteID), job.Expires.Sub(s.Now()))
+	result, err := s.setBodyApart(ctx, job.Name, job.Result, b, keystore.Token(job.WriteID), job.Expires.Sub(s.Now()))
 	if err != nil {
 		return nil, err
 	}
 	record.Result = result
 	for i := range record.Attempts {
 		a := &record.Attempts[i]
-		if a.Kept, err = s.setBodyApart(ctx, a.Kept, b, keptToken(job.WriteID, a.Token), max(job.Retention, keptTime)); err != nil {
+		if a.Kept, err = s.setBodyApart(ctx, job.Name, a.Kept, b, keptToken(job.WriteID, a.Token), max(job.Retention, keptTime)); err != nil {
 			return nil, err
 		}
 	}
@@ -99,7 +99,7 @@ func keptToken(id keystore.WriteID, attempt keystore.Token) (t keystore.Token) {
 
 // setBodyApart returns the answer as its record shows it. If its body is to be
 // written, that is under this token, for as long as said and a margin.
-func (s *Store) setBodyApart(ctx context.Context, whole *keystore.Response, b bodies, token keystore.Token, ttl time.Duration) (*keystore.Response, error) {
+func (s *Store) setBodyApart(ctx context.Context, name keystore.Name, whole *keystore.Response, b bodies, token keystore.Token, ttl time.Duration) (*keystore.Response, error) {
 	if whole == nil {
 		return nil, nil
 	}
@@ -125,29 +125,34 @@ func (s *Store) setBodyApart(ctx context.Context, whole *keystore.Response, b bo
 		return &resp, nil // it was written to last: a result as long as its record, whose expiry is never moved
 	}
 	resp.Apart = &keystore.BodyRef{Token: token, Size: int64(len(whole.Body)), Sum: keystore.DigestOf(whole.Body)}
-	return &resp, s.putBody(ctx, token, whole.Body, ttl+bodyMargin)
+	return &resp, s.putBody(ctx, name, token, whole.Body, ttl+bodyMargin)
 }
 
-func (s *Store) putBody(ctx context.Context, token keystore.Token, body []byte, ttl time.Duration) error {
-	key := s.bodyKey(token)
-	_, err := call(ctx, s, "write body", writes, func(ctx context.Context) (struct{}, error) {
+func (s *Store) putBody(ctx context.Context, name keystore.Name, token keystore.Token, body []byte, ttl time.Duration) error {
+	key := s.bodyKey(name, token)
+	_, err := call(ctx, s, "write body", key, writes, func(ctx context.Context, n *node) (struct{}, error) {
 		cmd := redis.NewStatusCmd(ctx, "set", key, body, "px", max(ttl, bodyMargin).Milliseconds())
-		return struct{}{}, s.client.Process(ctx, cmd)
+		return struct{}{}, n.do(ctx, cmd)
 	})
 	return err
 }
 
 // letGo lets bodies expire soon that no record points to any more. If that fails,
 // they stay as long as they would have done.
-func (s *Store) letGo(ctx context.Context, refs []keystore.BodyRef) {
+func (s *Store) letGo(ctx context.Context, name keystore.Name, refs []keystore.BodyRef) {
 	for _, ref := range refs {
-		_, _ = call(ctx, s, "let a body go", writes, func(ctx context.Context) (struct{}, error) {
-			return struct{}{}, s.client.PExpire(ctx, s.bodyKey(ref.Token), bodyMargin).Err()
+		key := s.bodyKey(name, ref.Token)
+		_, _ = call(ctx, s, "let a body go", key, writes, func(ctx context.Context, n *node) (struct{}, error) {
+			return struct{}{}, n.do(ctx, redis.NewBoolCmd(ctx, "pexpire", key, bodyMargin.Milliseconds()))
 		})
 	}
 }
 
-func (s *Store) bodyKey(t keystore.Token) string { return s.prefix + "r:" + t.String() }
+// bodyKey has the record's hash tag: of two servers of a cluster, one could be lost
+// without the other, and replicas acknowledge writes of one server.
+func (s *Store) bodyKey(n keystore.Name, t keystore.Token) string {
+	return s.prefix + "r:{" + n.String() + "}:" + t.String()
+}
 
 func matches(body []byte, ref *keystore.BodyRef) bool {
 	return int64(len(body)) == ref.Size && keystore.DigestOf(body) == ref.Sum
@@ -161,22 +166,22 @@ func (s *Store) decode(ctx context.Context, what string, name keystore.Name, rec
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	if err := s.fetchBody(ctx, what, job.Result); err != nil {
+	if err := s.fetchBody(ctx, what, name, job.Result); err != nil {
 		return nil, err
 	}
 	for i := range job.Attempts {
-		if err := s.fetchBody(ctx, what, job.Attempts[i].Kept); err != nil {
+		if err := s.fetchBody(ctx, what, name, job.Attempts[i].Kept); err != nil {
 			return nil, err
 		}
 	}
 	return job, nil
 }
 
-func (s *Store) fetchBody(ctx context.Context, what string, resp *keystore.Response) error {
+func (s *Store) fetchBody(ctx context.Context, what string, name keystore.Name, resp *keystore.Response) error {
 	if resp == nil || resp.Apart == nil {
 		return nil
 	}
-	body, err := s.get(ctx, what+": read body", s.bodyKey(resp.Apart.Token))
+	body, err := s.get(ctx, what+": read body", s.bodyKey(name, resp.Apart.Token))
 	if err != nil && !errors.Is(err, keystore.ErrCorrupt) {
 		return err
 	}

@@ -33,7 +33,7 @@ func TestBodyLost(t *testing.T) {
 				s := openAt(t, "redis://"+addr)
 				j := mustCreate(t, s, job(s, what))
 				done := mustSwap(t, s, j.WriteID, completed(s, j, bytes.Repeat([]byte("a"), 40<<10)))
-				lose(t, s.bodyKey(keystore.Token(done.WriteID)))
+				lose(t, s.bodyKey(done.Name, keystore.Token(done.WriteID)))
 
 				check := func(how string, got *keystore.Job, err error) {
 					t.Helper()
@@ -108,7 +108,7 @@ func TestKeptBody(t *testing.T) {
 		}).Next
 		next.WriteID = keystore.NewWriteID()
 		mustSwap(t, s, j.WriteID, next)
-		key := s.bodyKey(keptToken(next.WriteID, j.Attempts[0].Token))
+		key := s.bodyKey(next.Name, keptToken(next.WriteID, j.Attempts[0].Token))
 		if ttl := m.TTL(key); ttl < keptTime {
 			t.Errorf("the kept body lives for %s", ttl)
 		}
@@ -137,7 +137,7 @@ func TestKeptBody(t *testing.T) {
 	}).Next
 	next.WriteID = keystore.NewWriteID()
 	mustSwap(t, s, j.WriteID, next)
-	m.Del(s.bodyKey(keptToken(next.WriteID, j.Attempts[0].Token)))
+	m.Del(s.bodyKey(next.Name, keptToken(next.WriteID, j.Attempts[0].Token)))
 	if got := mustGet(t, s, j.Name); got.State(s.Now()) != keystore.JobUnknown || !got.Attempts[0].Kept.NotKept {
 		t.Errorf("got a job that is %s and keeps %+v", got.State(s.Now()), got.Attempts[0].Kept)
 	}
@@ -151,7 +151,7 @@ func TestBodyOutlivesRecord(t *testing.T) {
 	s := openAt(t, "redis://"+m.Addr())
 	j := mustCreate(t, s, job(s, "k"))
 	done := mustSwap(t, s, j.WriteID, completed(s, j, make([]byte, 40<<10)))
-	record, body := m.TTL(recordKey(j.Name)), m.TTL(s.bodyKey(keystore.Token(done.WriteID)))
+	record, body := m.TTL(recordKey(j.Name)), m.TTL(s.bodyKey(done.Name, keystore.Token(done.WriteID)))
 	if record > time.Hour || record < 59*time.Minute {
 		t.Errorf("the record lives for %s, want its retention", record)
 	}

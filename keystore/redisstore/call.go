@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -22,10 +21,14 @@ const (
 	hints         // something that may be lost: it is sent once
 )
 
-// call sends one command, or one script, and sends it again where no definite
-// answer comes.
-func call[T any](ctx context.Context, s *Store, what string, e effect, send func(context.Context) (T, error)) (T, error) {
-	return apart(ctx, s, what, func() (T, error) { return try(ctx, s, what, e, send) })
+// call sends one command, or one script, to the server that has the key, and
+// sends it again where no definite answer comes.
+func call[T any](ctx context.Context, s *Store, what, key string, e effect, send func(context.Context, *node) (T, error)) (T, error) {
+	return callAt(ctx, s, what, target{key: key}, e, send)
+}
+
+func callAt[T any](ctx context.Context, s *Store, what string, t target, e effect, send func(context.Context, *node) (T, error)) (T, error) {
+	return apart(ctx, s, what, func() (T, error) { return try(ctx, s, what, t, e, send) })
 }
 
 // apart runs f apart from the caller's context, whose end only ends the waiting:
@@ -62,25 +65,28 @@ func apart[T any](ctx context.Context, s *Store, what string, f func() (T, error
 	}
 }
 
-func try[T any](ctx context.Context, s *Store, what string, e effect, send func(context.Context) (T, error)) (T, error) {
+func try[T any](ctx context.Context, s *Store, what string, t target, e effect, send func(context.Context, *node) (T, error)) (T, error) {
 	var none T
 	unsent := s.clientRetries == 0 // as far as is known after all tries up to now
-	retired := 0
+	retired, hops := 0, 0
+	var to hop
 	for tries := 0; ; {
 		generation := s.dialer.generation.Load()
-		tryCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
-		value, err := send(tryCtx)
-		cancel()
+		value, f, err := tryOnce(ctx, s, t, to, send)
 		if err == nil {
 			return value, nil
 		}
-		f := fateOf(err)
 		if f.readOnly {
 			s.dialer.retire(generation)
 		}
 		unsent = unsent && f.notApplied
-		if f.retired && retired < maxRetired {
+		to = f.to
+		switch {
+		case f.retired && retired < maxRetired:
 			retired++ // it never left: that was no try
+			continue
+		case f.redirected() && hops < maxHops:
+			hops++
 			continue
 		}
 		tries++
@@ -89,6 +95,44 @@ func try[T any](ctx context.Context, s *Store, what string, e effect, send func(
 		}
 		return none, s.giveUp(what, f, e == writes && unsent)
 	}
+}
+
+// tryOnce sends a command once.
+func tryOnce[T any](ctx context.Context, s *Store, t target, to hop, send func(context.Context, *node) (T, error)) (value T, f fate, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
+	defer cancel()
+	n, err := s.servers.find(ctx, t, to)
+	if err == nil {
+		err = n.admit()
+	}
+	if err != nil {
+		return value, fateOf(err), err
+	}
+	began := time.Now()
+	value, err = send(ctx, n)
+	return value, s.note(ctx, n, began, err), err
+}
+
+// note draws the conclusions about a server from the error of a command that began
+// then, and returns its fate.
+func (s *Store) note(ctx context.Context, n *node, began time.Time, err error) (f fate) {
+	if err == nil {
+		n.answered()
+		return f
+	}
+	f = fateOf(err)
+	switch {
+	case f.retired, errors.Is(err, redis.ErrClosed) && !s.closing():
+		f.again = true
+	case f.down:
+		n.failed(began, f.text)
+	case errors.As(err, new(redis.Error)):
+		n.answered()
+	}
+	if f.redirected() || f.down {
+		s.servers.stale(ctx)
+	}
+	return f
 }
 
 // giveUp returns the error of a command that has met this fate in its last try.
@@ -104,8 +148,12 @@ func (s *Store) giveUp(what string, f fate, notApplied bool) error {
 	return fmt.Errorf("%s: %w: %s", what, keystore.ErrUnavailable, f.text)
 }
 
-// maxRetired bounds how many retired connections one call may come across.
-const maxRetired = 1000
+const (
+	// maxRetired bounds how many retired connections one call may come across, and
+	// maxHops how often it is redirected before that counts as a try.
+	maxRetired = 1000
+	maxHops    = 5
+)
 
 // pause waits before a command is sent again. It reports whether there is still
 // somebody to send it for.
@@ -120,85 +168,4 @@ func (s *Store) pause(ctx context.Context, tries int) bool {
 	case <-s.done:
 	}
 	return false
-}
-
-// fate is what an error says of the command it came back for.
-type fate struct {
-	text       string // of the error, without anything of ours or a client's in it
-	notApplied bool   // it was certainly not executed, and will not be
-	again      bool   // it is worth sending again
-	readOnly   bool   // the server is one that should not be talked to any more
-	corrupt    bool   // there is something else under the record's name
-	retired    bool   // the connection was too old to send it
-}
-
-// scriptError is an error that came back for a script.
-type scriptError struct{ error }
-
-func (e scriptError) Unwrap() error { return e.error }
-
-func fateOf(err error) fate {
-	if server, ok := errors.AsType[redis.Error](err); ok {
-		return fateOfReply(server.Error(), errors.As(err, new(scriptError)))
-	}
-	f := fate{text: err.Error(), again: true}
-	switch {
-	case errors.Is(err, errRetired):
-		f.retired, f.notApplied = true, true
-	case errors.Is(err, redis.ErrClosed):
-		f.again, f.notApplied = false, true
-	case errors.As(err, new(*dialError)), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
-		f.notApplied = true
-	}
-	return f
-}
-
-// fateOfReply judges an error that the server replied with. To a native command
-// that means that it was refused. A script may have done its work before.
-func fateOfReply(reply string, script bool) fate {
-	code, _, _ := strings.Cut(reply, " ")
-	f := fate{text: printable(reply), notApplied: !script}
-	switch code {
-	case "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "NOREPLICAS":
-		f.again = true
-	case "ERR":
-		f.again = strings.HasPrefix(reply, "ERR max number of clients reached")
-	}
-	// Errors of commands inside a script are told in another form by every
-	// generation of servers; the code stands in all of them.
-	switch {
-	case strings.Contains(reply, "WRONGTYPE"):
-		f.corrupt = true
-	case strings.Contains(reply, "READONLY"):
-		f.readOnly, f.again = true, true
-		f.notApplied = true // our scripts do nothing before the one write that this refuses
-	case script && strings.Contains(reply, "OOM "):
-		f.notApplied = true // likewise
-	case script:
-		f.notApplied = refusedBeforeRunning(code, reply)
-	}
-	return f
-}
-
-// refusedBeforeRunning reports whether this error can only have come instead of
-// a script's run, and not out of it.
-func refusedBeforeRunning(code, reply string) bool {
-	switch code {
-	case "NOSCRIPT", "BUSY", "LOADING":
-		return true
-	case "NOPERM", "NOAUTH", "WRONGPASS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MISCONF", "NOREPLICAS":
-		return !strings.Contains(reply, "script")
-	}
-	return strings.HasPrefix(reply, "ERR max number of clients reached")
-}
-
-// printable cuts a server's error off where it begins to quote what it was sent.
-func printable(reply string) string {
-	for _, quote := range []string{", with args", " with args", ", sub"} {
-		reply, _, _ = strings.Cut(reply, quote)
-	}
-	if len(reply) > 200 {
-		reply = reply[:200]
-	}
-	return reply
 }

@@ -1,8 +1,10 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -67,18 +69,45 @@ func (s *Store) keepTime() {
 	}
 }
 
-// sampleClock asks for the server's time. The server looks at its clock
-// somewhere between question and answer, so the quickest of a few answers is the
-// most exact one; the first can include connecting.
+// sampleClock asks for the server's time, or for that of all masters of a cluster,
+// of which it takes the one in the middle.
 func (s *Store) sampleClock(ctx context.Context) error {
+	masters, err := s.masters(ctx, "ask for the time")
+	if err != nil {
+		return err
+	}
+	var samples []*clockSample
+	for _, n := range masters {
+		if err = n.admit(); err != nil {
+			continue
+		}
+		var sample *clockSample
+		if sample, err = s.sampleOf(ctx, n); err == nil {
+			samples = append(samples, sample)
+		}
+	}
+	if len(samples) == 0 {
+		return cmp.Or(err, errNoReply)
+	}
+	slices.SortFunc(samples, func(a, b *clockSample) int { return cmp.Compare(a.ahead(), b.ahead()) })
+	s.clock.sample.Store(samples[len(samples)/2])
+	return nil
+}
+
+// ahead is how far the server's clock is ahead of the local one.
+func (c *clockSample) ahead() time.Duration { return c.server.Sub(c.local.Round(0)) }
+
+// sampleOf asks a server for its time. It looks at its clock somewhere between
+// question and answer, so the quickest of a few answers is the most exact one; the
+// first can include connecting.
+func (s *Store) sampleOf(ctx context.Context, n *node) (best *clockSample, err error) {
 	const goodEnough = 20 * time.Millisecond
-	var best *clockSample
 	quickest := time.Duration(math.MaxInt64)
 	for range 3 {
 		asked := time.Now()
-		server, err := s.askTime(ctx)
+		server, err := s.askTime(ctx, n)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		took := time.Since(asked)
 		if took < quickest {
@@ -89,12 +118,14 @@ func (s *Store) sampleClock(ctx context.Context) error {
 			break
 		}
 	}
-	s.clock.sample.Store(best)
-	return nil
+	return best, nil
 }
 
-func (s *Store) askTime(ctx context.Context) (time.Time, error) {
+func (s *Store) askTime(ctx context.Context, n *node) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	return s.client.Time(ctx).Result()
+	began := time.Now()
+	server, err := n.Time(ctx).Result()
+	s.note(ctx, n, began, err)
+	return server, err
 }

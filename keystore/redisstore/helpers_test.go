@@ -15,8 +15,8 @@ import (
 // patience bounds waiting for what has to come.
 const patience = 30 * time.Second
 
-// servers are those that scripts and commands have to mean the same on.
-var servers = map[string]func(t testing.TB) (addr string){
+// serverKinds are those that scripts and commands have to mean the same on.
+var serverKinds = map[string]func(t testing.TB) (addr string){
 	"miniredis": func(t testing.TB) string { return miniredis.RunT(t).Addr() },
 	"redis":     func(t testing.TB) string { return redistest.Start(t).Addr() },
 }
@@ -24,7 +24,7 @@ var servers = map[string]func(t testing.TB) (addr string){
 // onEach runs a test on every kind of server.
 func onEach(t *testing.T, f func(t *testing.T, addr string)) {
 	t.Helper()
-	for name, start := range servers {
+	for name, start := range serverKinds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f(t, start(t))

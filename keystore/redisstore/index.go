@@ -44,13 +44,14 @@ func (s *Store) indexKey() string { return s.prefix + "unresolved" }
 func (s *Store) Index(ctx context.Context, entries ...keystore.IndexEntry) error {
 	for len(entries) > 0 {
 		n := min(len(entries), enterBatch)
-		members := make([]redis.Z, n)
-		for i, e := range entries[:n] {
-			members[i] = redis.Z{Score: float64(e.LeaseEnd), Member: e.Name.String()}
+		args := make([]any, 0, 2+2*n)
+		args = append(args, "zadd", s.indexKey())
+		for _, e := range entries[:n] {
+			args = append(args, float64(e.LeaseEnd), e.Name.String())
 		}
 		entries = entries[n:]
-		_, err := call(ctx, s, "index jobs", writes, func(ctx context.Context) (int64, error) {
-			return s.client.ZAdd(ctx, s.indexKey(), members...).Result()
+		_, err := call(ctx, s, "index jobs", s.indexKey(), writes, func(ctx context.Context, n *node) (struct{}, error) {
+			return struct{}{}, n.do(ctx, redis.NewIntCmd(ctx, args...))
 		})
 		if err != nil {
 			return err
@@ -122,10 +123,10 @@ func parseCursor(cursor string) (entry, error) {
 func (s *Store) entriesAfter(ctx context.Context, what string, from entry, n int) ([]entry, error) {
 	var entries []entry
 	for offset := int64(0); ; offset += indexBatch {
-		found, err := call(ctx, s, what, reads, func(ctx context.Context) ([]redis.Z, error) {
-			return s.client.ZRangeByScoreWithScores(ctx, s.indexKey(), &redis.ZRangeBy{
-				Min: minScore(from), Max: "+inf", Offset: offset, Count: indexBatch,
-			}).Result()
+		found, err := call(ctx, s, what, s.indexKey(), reads, func(ctx context.Context, n *node) ([]redis.Z, error) {
+			cmd := redis.NewZSliceCmd(ctx, "zrangebyscore", s.indexKey(), minScore(from), "+inf", "withscores", "limit", offset, indexBatch)
+			err := n.do(ctx, cmd)
+			return cmd.Val(), err
 		})
 		if err != nil {
 			return nil, err
@@ -154,7 +155,7 @@ func minScore(e entry) string {
 func (s *Store) verify(ctx context.Context, what string, entries []entry) (jobs []*keystore.Job, stale []entry, err error) {
 	keys := make([]string, len(entries))
 	for i, e := range entries {
-		keys[i] = s.prefix + "j:" + e.member
+		keys[i] = s.prefix + "j:{" + e.member + "}"
 	}
 	records, err := s.getMany(ctx, what, keys)
 	if err != nil {
@@ -204,8 +205,8 @@ func (s *Store) sweep(ctx context.Context, what string, stale []entry) error {
 	if len(args) == 0 {
 		return nil
 	}
-	_, err := call(ctx, s, what+": sweep the index", writes, func(ctx context.Context) (any, error) {
-		return s.run(ctx, staleScript, s.indexKey(), args...)
+	_, err := call(ctx, s, what+": sweep the index", s.indexKey(), writes, func(ctx context.Context, n *node) (any, error) {
+		return n.run(ctx, staleScript, s.indexKey(), args...)
 	})
 	return err
 }

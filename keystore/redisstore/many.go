@@ -3,6 +3,8 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -69,6 +71,7 @@ type outgoing struct {
 	reply swapped
 	err   error
 	fate  fate
+	hops  int // how often it was redirected since the last try
 }
 
 func (s *Store) outgoing(ctx context.Context, what string, at int, swap keystore.Swap) (*outgoing, error) {
@@ -119,24 +122,25 @@ func (s *Store) trySwaps(ctx context.Context, what string, batch []*outgoing) {
 		cancel()
 
 		var again []*outgoing
-		neverLeft := true
+		neverLeft, redirected := true, true
 		for _, o := range batch {
 			if o.err == nil {
 				continue
 			}
-			o.fate = fateOf(o.err)
 			// A batch is written in several pieces, and the connection can have
 			// become too old between two of them.
 			o.doubt = o.doubt || !o.fate.notApplied || o.fate.retired
-			neverLeft = neverLeft && o.fate.retired
 			if o.fate.readOnly {
 				s.dialer.retire(generation)
 			}
-			if o.fate.again || isNoScript(o.err) {
-				again = append(again, o)
-			} else {
+			if !o.fate.again && !isNoScript(o.err) {
 				o.err = s.giveUpSwap(what, o)
+				continue
 			}
+			again = append(again, o)
+			neverLeft = neverLeft && o.fate.retired
+			redirected = redirected && o.fate.redirected() && o.hops < maxHops
+			o.hops++
 		}
 		batch = again
 		switch {
@@ -144,6 +148,8 @@ func (s *Store) trySwaps(ctx context.Context, what string, batch []*outgoing) {
 			return
 		case neverLeft && retired < maxRetired:
 			retired++
+			continue
+		case redirected:
 			continue
 		}
 		tries++
@@ -161,37 +167,98 @@ func (s *Store) giveUpSwap(what string, o *outgoing) error {
 	return s.giveUp(what, o.fate, !o.doubt && s.clientRetries == 0)
 }
 
-// sendSwaps sends a batch once. A server that does not know the script is told it
-// in a second round, by the first of those that it has refused for that.
+// sendSwaps sends a batch once, to each server those whose keys it has. Each of them
+// has its error and its fate then.
 func (s *Store) sendSwaps(ctx context.Context, batch []*outgoing) {
-	s.pipeSwaps(ctx, batch, swapScript.EvalSha)
-	var refused []*outgoing
+	type share struct {
+		n    *node
+		some []*outgoing
+	}
+	type place struct {
+		c      *redis.Client
+		asking bool
+	}
+	var shares []*share
+	of := make(map[place]*share)
 	for _, o := range batch {
+		n, err := s.servers.find(ctx, target{key: o.key}, o.fate.to)
+		if err == nil {
+			err = n.admit()
+		}
+		if err != nil {
+			o.err, o.fate = err, fateOf(err)
+			continue
+		}
+		at := of[place{n.Client, n.asking}]
+		if at == nil {
+			at = &share{n: n}
+			of[place{n.Client, n.asking}] = at
+			shares = append(shares, at)
+		}
+		at.some = append(at.some, o)
+	}
+	if len(shares) == 1 {
+		s.sendShare(ctx, shares[0].n, shares[0].some)
+		return
+	}
+	var all sync.WaitGroup
+	for _, at := range shares {
+		all.Go(func() { s.sendShare(ctx, at.n, at.some) })
+	}
+	all.Wait()
+}
+
+// sendShare sends what is for one server. A server that does not know the script is
+// told it in a second round, by the first of those that it has refused for that.
+func (s *Store) sendShare(ctx context.Context, n *node, some []*outgoing) {
+	began := time.Now()
+	pipeSwaps(ctx, s, n, some, "evalsha", swapScript.Hash())
+	var refused []*outgoing
+	for _, o := range some {
 		if isNoScript(o.err) {
 			refused = append(refused, o)
 		}
 	}
 	if len(refused) > 0 {
-		s.pipeSwaps(ctx, refused, swapScript.Eval)
+		pipeSwaps(ctx, s, n, refused, "eval", swapLua)
 	}
+	s.noteShare(ctx, n, began, some)
+}
+
+// noteShare draws the conclusions about a server from what it made of its share.
+// That the connection broke is one failure, however many it was in the way of.
+func (s *Store) noteShare(ctx context.Context, n *node, began time.Time, some []*outgoing) {
+	var worst error
+	for _, o := range some {
+		o.fate = fate{}
+		if o.err == nil {
+			continue
+		}
+		if o.fate = fateOf(o.err); worst == nil || o.fate.down {
+			worst = o.err
+		}
+	}
+	s.note(ctx, n, began, worst)
 }
 
 // errNoReply: a command was never answered, and does not say why. That must not
 // be taken for a record that is gone.
 var errNoReply = errors.New("no reply")
 
-type evaluate func(ctx context.Context, c redis.Scripter, keys []string, args ...any) *redis.Cmd
-
-// pipeSwaps sends a batch in one pipeline; the first of it as told.
-func (s *Store) pipeSwaps(ctx context.Context, batch []*outgoing, first evaluate) {
-	pipe := s.client.Pipeline()
-	cmds := make([]*redis.Cmd, len(batch))
-	for i, o := range batch {
-		cmds[i] = first(ctx, pipe, []string{o.key}, o.head, o.record, o.ttl, s.channel(), o.name.String())
-		first = swapScript.EvalSha
+// pipeSwaps sends them in one pipeline; the first of them as told.
+func pipeSwaps(ctx context.Context, s *Store, n *node, some []*outgoing, command, script string) {
+	pipe := n.via.Pipeline()
+	cmds := make([]*redis.Cmd, len(some))
+	for i, o := range some {
+		if n.asking { // for the one command after it
+			pipe.Do(ctx, "asking")
+		}
+		args := []any{o.head, o.record, o.ttl, s.channel(), o.name.String()}
+		cmds[i] = pipe.Do(ctx, scriptArgs(command, script, o.key, args)...)
+		command, script = "evalsha", swapScript.Hash()
 	}
 	_, _ = pipe.Exec(ctx) // every command has its own error
-	for i, o := range batch {
+	for i, o := range some {
 		reply, err := cmds[i].Result()
 		switch {
 		case err == redis.Nil: //nolint:errorlint // never wrapped

@@ -343,18 +343,14 @@ func TestManyOnARetiredConnection(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, addr string) {
 		o := Options{URL: "redis://" + addr, Timeout: 5 * time.Second}.withDefaults()
-		opt, err := o.client()
+		where, opt, err := o.client()
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := newDialer(opt)
+		d := new(dialer)
 		retiring := &retiring{dialer: d}
-		dial := d.dial
-		d.dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			c, err := dial(ctx, network, addr)
-			return retiringConn{c, retiring}, err
-		}
-		s := open(o, opt, d)
+		d.wrap = func(c net.Conn) net.Conn { return retiringConn{c, retiring} }
+		s := open(o, where, opt, d)
 		t.Cleanup(func() { _ = s.Close() })
 		mustSwapAll(t, s, manyJobs(t, s, addr, 1)) // tells the server the script
 		swaps := manyJobs(t, s, addr, 400)

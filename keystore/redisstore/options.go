@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"runtime"
@@ -21,17 +22,22 @@ const DefaultTimeout = time.Second
 
 // Options says where the records are and how to reach them.
 type Options struct {
-	// URL is the server's: redis://[user:password@]host[:port][/db],
-	// rediss:// for TLS, or unix://[user:password@]/path/to/socket[?db=n].
-	// Special characters in user and password are percent-encoded.
+	// URL is where the server is, or the servers are; see [Servers]. What is given
+	// besides it adds to what it says.
 	URL string
+
+	// Servers says the same without a URL.
+	Servers Servers
+
+	// ClientName is the name of the connections on the server.
+	ClientName string
 
 	// Prefix begins the name of every key and of the channel. Gateways that
 	// share records have the same one. Default [DefaultPrefix].
 	Prefix string
 
-	// PoolSize is how many connections there are at most. Default ten per CPU
-	// that Go uses, and at least 20.
+	// PoolSize is how many connections there are at most, to each server of a
+	// cluster. Default ten per CPU that Go uses, and at least 20.
 	PoolSize int
 
 	// Timeout is how long one try of a command may take, its connecting
@@ -65,11 +71,25 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// client returns the options of the Redis client.
-func (o Options) client() (*redis.Options, error) {
-	opt, err := parseURL(o.URL)
+// CheckPrefix reports what is wrong with a prefix.
+func CheckPrefix(prefix string) error {
+	if strings.ContainsAny(prefix, "{}") {
+		return errors.New("the prefix must not contain { or }: in a cluster, what stands between them decides which server has a key, and then one had them all")
+	}
+	return nil
+}
+
+// client returns the options of the Redis client, and where it has to connect to.
+func (o Options) client() (Servers, *redis.UniversalOptions, error) {
+	servers, opt, err := o.servers()
 	if err != nil {
-		return nil, fmt.Errorf("open redis store: %w", err)
+		return servers, nil, err
+	}
+	if err := CheckPrefix(o.Prefix); err != nil {
+		return servers, nil, err
+	}
+	if o.ClientName != "" {
+		opt.ClientName = o.ClientName
 	}
 	if o.PoolSize > 0 {
 		opt.PoolSize = o.PoolSize
@@ -97,25 +117,114 @@ func (o Options) client() (*redis.Options, error) {
 	opt.PipelinePoolSize = -1 // pipelines are rare here: they share the pool
 	opt.DisableIdentity = true
 	opt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	return opt, nil
+	return servers, opt, nil
 }
 
-// CheckURL reports what is wrong with a URL, without saying what is in it: a part
-// that was parsed wrongly may be a part of the password.
-func CheckURL(url string) error {
-	_, err := parseURL(url)
-	return err
+// Servers says where the records are: on one server, on the primary that
+// sentinels know of, or on the masters of a cluster.
+type Servers struct {
+	// Addresses (host:port) are the server's, those of some sentinels, or those of
+	// some servers of the cluster, from which the others are learnt. A single
+	// server can also have the path of a unix socket.
+	Addresses []string
+
+	// Master is the name that the sentinels at these addresses know the servers
+	// by. SentinelUsername and SentinelPassword are for the sentinels themselves.
+	Master                             string
+	SentinelUsername, SentinelPassword string
+
+	// Cluster says that these addresses are a cluster's.
+	Cluster bool
+
+	Username, Password string
+	// Database is its number; a cluster has but one.
+	Database int
+
+	// TLS is how to encrypt connections, also those to sentinels; nil: they are
+	// not. Where it names no server, the certificate has to be for the address.
+	TLS *tls.Config
 }
 
-func parseURL(url string) (*redis.Options, error) {
-	scheme, _, ok := strings.Cut(url, "://")
-	if !ok || (scheme != "redis" && scheme != "rediss" && scheme != "unix") {
-		return nil, errors.New("the URL has to begin with redis://, rediss:// (TLS) or unix://; write one such as redis://host:6379")
+// check reports what contradicts itself, for whoever has not come by a URL.
+func (s Servers) check() error {
+	switch {
+	case len(s.Addresses) == 0:
+		return errors.New("no address is given; write one such as host:6379")
+	case s.Cluster && s.Master != "":
+		return errors.New("servers are a cluster or have sentinels, not both")
+	case s.Cluster && s.Database != 0:
+		return errors.New("a cluster has no database but 0")
+	case !s.Cluster && s.Master == "" && len(s.Addresses) > 1:
+		return errors.New("several addresses need to be a cluster's or those of sentinels")
+	case s.Master == "" && s.SentinelUsername+s.SentinelPassword != "":
+		return errors.New("credentials for sentinels need the name of the master that they watch")
 	}
-	opt, err := redis.ParseURL(url)
-	if err != nil {
-		return nil, errors.New("the URL can't be parsed; write one such as redis://user:password@host:6379/0, " +
-			"with special characters in user and password percent-encoded, and no parameters but those of the Redis client")
+	for _, addr := range s.Addresses {
+		if strings.HasPrefix(addr, "/") && !s.Cluster && s.Master == "" {
+			continue
+		}
+		if err := checkAddress(addr); err != nil {
+			return err
+		}
 	}
-	return opt, nil
+	return nil
+}
+
+// servers returns where the servers are, by URL or without.
+func (o Options) servers() (Servers, *redis.UniversalOptions, error) {
+	servers, opt := o.Servers, new(redis.UniversalOptions)
+	if o.URL != "" || len(servers.Addresses) == 0 {
+		var err error
+		var tuning redis.UniversalOptions
+		if servers, tuning, err = parseURL(o.URL); err != nil {
+			return servers, nil, err
+		}
+		if err := servers.add(o.Servers); err != nil {
+			return servers, nil, err
+		}
+		opt = &tuning
+	}
+	if err := servers.check(); err != nil {
+		return servers, nil, err
+	}
+	opt.Addrs, opt.MasterName, opt.IsClusterMode = servers.Addresses, servers.Master, servers.Cluster
+	opt.Username, opt.Password, opt.DB = servers.Username, servers.Password, servers.Database
+	opt.SentinelUsername, opt.SentinelPassword = servers.SentinelUsername, servers.SentinelPassword
+	opt.TLSConfig = servers.TLS
+	return servers, opt, nil
+}
+
+// add adds to what a URL says what was given besides it.
+func (s *Servers) add(o Servers) error {
+	if len(o.Addresses) > 0 || o.Cluster || o.Master != "" {
+		return errors.New("the URL says already where the servers are")
+	}
+	for what, both := range map[string][2]bool{
+		"username":              {s.Username != "", o.Username != ""},
+		"password":              {s.Password != "", o.Password != ""},
+		"username of sentinels": {s.SentinelUsername != "", o.SentinelUsername != ""},
+		"password of sentinels": {s.SentinelPassword != "", o.SentinelPassword != ""},
+		"database":              {s.Database != 0, o.Database != 0},
+	} {
+		if both[0] && both[1] {
+			return fmt.Errorf("the %s is given twice, in the URL and besides it", what)
+		}
+	}
+	if o.TLS != nil && s.TLS == nil {
+		return errors.New("the URL says that connections are not encrypted; let it begin with rediss://, rediss+sentinel:// or rediss+cluster://")
+	}
+	s.Username += o.Username
+	s.Password += o.Password
+	s.SentinelUsername += o.SentinelUsername
+	s.SentinelPassword += o.SentinelPassword
+	s.Database += o.Database
+	if o.TLS != nil {
+		config := o.TLS.Clone()
+		config.InsecureSkipVerify = config.InsecureSkipVerify || s.TLS.InsecureSkipVerify
+		if config.ServerName == "" && !s.Cluster && s.Master == "" {
+			config.ServerName = s.TLS.ServerName
+		}
+		s.TLS = config
+	}
+	return nil
 }

@@ -67,17 +67,11 @@ func TestRED02OpaqueConnections(t *testing.T) {
 	onEach(t, func(t *testing.T, addr string) {
 		proxy := faultnet.New(t, addr)
 		o := Options{URL: "redis://" + proxy.Addr(), Timeout: 5 * time.Second}.withDefaults()
-		opt, err := o.client()
+		where, opt, err := o.client()
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := newDialer(opt)
-		dial := d.dial
-		d.dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			c, err := dial(ctx, network, addr)
-			return struct{ net.Conn }{c}, err
-		}
-		s := open(o, opt, d)
+		s := open(o, where, opt, &dialer{wrap: func(c net.Conn) net.Conn { return struct{ net.Conn }{c} }})
 		t.Cleanup(func() { _ = s.Close() })
 
 		var wg sync.WaitGroup

@@ -58,14 +58,14 @@ func TestScanFindsItsOwn(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, foreign := range []*redis.IntCmd{
-				admin.LPush(ctx, s.prefix+"j:"+name("a list"), "x"),
-				admin.SAdd(ctx, s.prefix+"j:"+name("a set"), "x"),
-				admin.HSet(ctx, s.prefix+"j:"+name("a hash"), "x", "y"),
-				admin.ZAdd(ctx, s.prefix+"j:"+name("a sorted set"), redis.Z{Member: "x"}),
-				admin.Append(ctx, s.prefix+"j:"+name("no record"), "x"),
-				admin.Append(ctx, s.prefix+"j:"+misspelled.Name.String()[1:], string(record)),
-				admin.Append(ctx, s.prefix+"j:"+strings.ToUpper(misspelled.Name.String()), string(record)),
-				admin.Append(ctx, s.prefix+"j:"+misspelled.Name.String()+".", string(record)),
+				admin.LPush(ctx, s.prefix+"j:{"+name("a list")+"}", "x"),
+				admin.SAdd(ctx, s.prefix+"j:{"+name("a set")+"}", "x"),
+				admin.HSet(ctx, s.prefix+"j:{"+name("a hash")+"}", "x", "y"),
+				admin.ZAdd(ctx, s.prefix+"j:{"+name("a sorted set")+"}", redis.Z{Member: "x"}),
+				admin.Append(ctx, s.prefix+"j:{"+name("no record")+"}", "x"),
+				admin.Append(ctx, s.prefix+"j:{"+misspelled.Name.String()[1:]+"}", string(record)),
+				admin.Append(ctx, s.prefix+"j:{"+strings.ToUpper(misspelled.Name.String())+"}", string(record)),
+				admin.Append(ctx, s.prefix+"j:{"+misspelled.Name.String()+"}.", string(record)),
 				admin.Append(ctx, s.prefix+"x:"+misspelled.Name.String(), string(record)),
 			} {
 				if err := foreign.Err(); err != nil {

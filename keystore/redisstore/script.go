@@ -21,6 +21,10 @@ var (
 	swapScript   = redis.NewScript(swapLua)
 	flagScript   = redis.NewScript(flagLua)
 	staleScript  = redis.NewScript(staleLua)
+
+	sources = map[*redis.Script]string{
+		createScript: createLua, swapScript: swapLua, flagScript: flagLua, staleScript: staleLua,
+	}
 )
 
 // run runs a script by its digest, and by its source where the server does not
@@ -28,13 +32,23 @@ var (
 // Never in a pipeline, where there is no second chance: see [Store.sendSwaps].
 //
 // The reply is nil for none.
-func (s *Store) run(ctx context.Context, script *redis.Script, key string, args ...any) (any, error) {
-	reply, err := script.Run(ctx, s.client, []string{key}, args...).Result()
+func (n *node) run(ctx context.Context, script *redis.Script, key string, args ...any) (any, error) {
+	cmd := redis.NewCmd(ctx, scriptArgs("evalsha", script.Hash(), key, args)...)
+	err := n.do(ctx, cmd)
+	if isNoScript(err) {
+		cmd = redis.NewCmd(ctx, scriptArgs("eval", sources[script], key, args)...)
+		err = n.do(ctx, cmd)
+	}
 	switch {
 	case err == redis.Nil: //nolint:errorlint // never wrapped, and this is a hot path
 		return nil, nil
 	case err != nil:
 		return nil, scriptError{err}
 	}
-	return reply, nil
+	return cmd.Val(), nil
+}
+
+func scriptArgs(command, script, key string, args []any) []any {
+	all := make([]any, 0, 4+len(args))
+	return append(append(all, command, script, 1, key), args...)
 }

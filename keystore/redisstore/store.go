@@ -8,10 +8,14 @@
 //
 // Keys, all of which begin with [Options.Prefix]:
 //
-//	j:<name>     a job's record; name in hexadecimal
-//	r:<token>    the body of an answer, kept apart
-//	unresolved   sorted set of the names of unresolved jobs, by lease end
-//	wake         channel for hints that a job has changed
+//	j:{<name>}           a job's record; name in hexadecimal
+//	r:{<name>}:<token>   the body of an answer, kept apart
+//	unresolved           sorted set of the names of unresolved jobs, by lease end
+//	wake                 channel for hints that a job has changed
+//
+// In a cluster all keys of a job are in the slot of its name, which is a digest:
+// no client chooses it. No command and no script is about keys of two slots, and
+// the index is one key, off the way of a request.
 package redisstore
 
 import (
@@ -29,9 +33,10 @@ import (
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
 
-// Store keeps records in one Redis or Valkey server. Create it with [Open].
+// Store keeps records in Redis or Valkey. Create it with [Open].
 type Store struct {
-	client        redis.UniversalClient
+	client        redis.UniversalClient // for what is about no key
+	servers       servers
 	dialer        *dialer
 	prefix        string
 	timeout       time.Duration // of one try, all that the client makes of it included
@@ -58,16 +63,15 @@ var _ keystore.Store = (*Store)(nil)
 // an error means that the options are wrong.
 func Open(o Options) (*Store, error) {
 	o = o.withDefaults()
-	opt, err := o.client()
+	where, opt, err := o.client()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open redis store: %w", err)
 	}
-	return open(o, opt, newDialer(opt)), nil
+	return open(o, where, opt, new(dialer)), nil
 }
 
-func open(o Options, opt *redis.Options, d *dialer) *Store {
+func open(o Options, where Servers, opt *redis.UniversalOptions, d *dialer) *Store {
 	s := &Store{
-		client:        redis.NewClient(opt),
 		dialer:        d,
 		prefix:        o.Prefix,
 		timeout:       o.Timeout * time.Duration(1+max(0, o.ClientRetries)),
@@ -75,6 +79,7 @@ func open(o Options, opt *redis.Options, d *dialer) *Store {
 		clientRetries: o.ClientRetries,
 		done:          make(chan struct{}),
 	}
+	s.client = s.connect(where, opt)
 	s.watchers.init(s)
 	s.goBackground(s.keepTime)
 	return s
@@ -133,7 +138,10 @@ func (s *Store) closing() bool {
 	}
 }
 
-func (s *Store) recordKey(n keystore.Name) string { return s.prefix + "j:" + n.String() }
+func (s *Store) recordKey(n keystore.Name) string { return RecordKey(s.prefix, n) }
+
+// RecordKey returns the key that a job's record has under a prefix.
+func RecordKey(prefix string, n keystore.Name) string { return prefix + "j:{" + n.String() + "}" }
 
 // Create implements [keystore.Store].
 func (s *Store) Create(ctx context.Context, job *keystore.Job) (present *keystore.Job, created bool, err error) {
@@ -147,16 +155,8 @@ func (s *Store) Create(ctx context.Context, job *keystore.Job) (present *keystor
 		ttl = 1 // it is none as soon as it is there; but what is there must still be told
 	}
 	key := s.recordKey(job.Name)
-	found, err := call(ctx, s, what, writes, func(ctx context.Context) ([]byte, error) {
-		if s.noSetGet.Load() {
-			return s.createByScript(ctx, key, record, ttl)
-		}
-		found, err := s.createNatively(ctx, key, record, ttl)
-		if isSyntaxError(err) {
-			s.noSetGet.Store(true)
-			return s.createByScript(ctx, key, record, ttl)
-		}
-		return found, err
+	found, err := call(ctx, s, what, key, writes, func(ctx context.Context, n *node) ([]byte, error) {
+		return s.create(ctx, n, key, record, ttl)
 	})
 	if err != nil {
 		return nil, false, err
@@ -175,18 +175,29 @@ func (s *Store) Create(ctx context.Context, job *keystore.Job) (present *keystor
 	return present, false, err
 }
 
-func (s *Store) createNatively(ctx context.Context, key string, record []byte, ttl int64) ([]byte, error) {
+func (s *Store) create(ctx context.Context, n *node, key string, record []byte, ttl int64) ([]byte, error) {
+	if s.noSetGet.Load() {
+		return createByScript(ctx, n, key, record, ttl)
+	}
+	found, err := createNatively(ctx, n, key, record, ttl)
+	if isSyntaxError(err) {
+		s.noSetGet.Store(true)
+		return createByScript(ctx, n, key, record, ttl)
+	}
+	return found, err
+}
+
+func createNatively(ctx context.Context, n *node, key string, record []byte, ttl int64) ([]byte, error) {
 	args := []any{"set", key, record}
 	if ttl > 0 {
 		args = append(args, "px", ttl)
 	}
 	cmd := redis.NewStringCmd(ctx, append(args, "nx", "get")...)
-	_ = s.client.Process(ctx, cmd) // the command has the error too
-	return bytesOf(cmd)
+	return bytesOf(cmd, n.do(ctx, cmd))
 }
 
-func (s *Store) createByScript(ctx context.Context, key string, record []byte, ttl int64) ([]byte, error) {
-	reply, err := s.run(ctx, createScript, key, record, ttl)
+func createByScript(ctx context.Context, n *node, key string, record []byte, ttl int64) ([]byte, error) {
+	reply, err := n.run(ctx, createScript, key, record, ttl)
 	if err != nil || reply == nil {
 		return nil, err
 	}
@@ -235,9 +246,9 @@ func (s *Store) Swap(ctx context.Context, expected keystore.WriteID, job *keysto
 	}
 	tries := 0
 	key, head := s.recordKey(job.Name), head(expected)
-	reply, err := call(ctx, s, what, writes, func(ctx context.Context) (swapped, error) {
+	reply, err := call(ctx, s, what, key, writes, func(ctx context.Context, n *node) (swapped, error) {
 		tries++
-		reply, err := s.run(ctx, swapScript, key, head, record, ttl, s.channel(), job.Name.String())
+		reply, err := n.run(ctx, swapScript, key, head, record, ttl, s.channel(), job.Name.String())
 		if err != nil {
 			return swapped{}, err
 		}
@@ -247,7 +258,7 @@ func (s *Store) Swap(ctx context.Context, expected keystore.WriteID, job *keysto
 		return nil, false, err
 	}
 	if reply.done {
-		s.letGo(ctx, job.Unkept)
+		s.letGo(ctx, job.Name, job.Unkept)
 	}
 	return s.tell(ctx, what, job.Name, reply)
 }
@@ -277,8 +288,9 @@ func (s *Store) Get(ctx context.Context, name keystore.Name) (*keystore.Job, err
 
 // get returns the value of a key, nil for none.
 func (s *Store) get(ctx context.Context, what, key string) ([]byte, error) {
-	return call(ctx, s, what, reads, func(ctx context.Context) ([]byte, error) {
-		return bytesOf(s.client.Get(ctx, key))
+	return call(ctx, s, what, key, reads, func(ctx context.Context, n *node) ([]byte, error) {
+		cmd := redis.NewStringCmd(ctx, "get", key)
+		return bytesOf(cmd, n.do(ctx, cmd))
 	})
 }
 
@@ -300,9 +312,13 @@ func head(id keystore.WriteID) string {
 	return string(rune(keystore.FormatVersion)) + id.String()
 }
 
-// bytesOf returns a command's value, nil for none.
-func bytesOf(cmd *redis.StringCmd) ([]byte, error) {
-	value, err := cmd.Bytes()
+// bytesOf returns the value of a command that came back with this error, nil for
+// none.
+func bytesOf(cmd *redis.StringCmd, err error) ([]byte, error) {
+	var value []byte
+	if err == nil {
+		value, err = cmd.Bytes()
+	}
 	if err == redis.Nil { //nolint:errorlint // never wrapped, and this is a hot path
 		return nil, nil
 	}

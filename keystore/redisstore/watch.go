@@ -120,8 +120,8 @@ func (ws *watchers) remove(name keystore.Name, w *watcher) {
 // flag marks a record, so that its next writer publishes a hint.
 func (ws *watchers) flag(ctx context.Context, name keystore.Name, seen keystore.WriteID) {
 	s := ws.store
-	marked, err := call(ctx, s, "watch job", hints, func(ctx context.Context) (bool, error) {
-		reply, err := s.run(ctx, flagScript, s.recordKey(name), head(seen))
+	marked, err := call(ctx, s, "watch job", s.recordKey(name), hints, func(ctx context.Context, n *node) (bool, error) {
+		reply, err := n.run(ctx, flagScript, s.recordKey(name), head(seen))
 		return reply == int64(1), err
 	})
 	switch {
@@ -198,9 +198,7 @@ func (ws *watchers) poll() {
 		}
 		for len(names) > 0 {
 			n := min(len(names), pollBatch)
-			if ws.look(names[:n]) != nil {
-				break // the next round will tell
-			}
+			ws.look(names[:n])
 			names = names[n:]
 		}
 	}
@@ -226,26 +224,31 @@ func (ws *watchers) watchedNames() []keystore.Name {
 }
 
 // look wakes those who wait for one of these records and have seen another one.
-func (ws *watchers) look(names []keystore.Name) error {
+// Of those whose server does not answer the next round will tell.
+func (ws *watchers) look(names []keystore.Name) {
 	s := ws.store
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
-	pipe := s.client.Pipeline()
-	heads := make([]*redis.StringCmd, len(names))
+	keys := make([]string, len(names))
 	for i, name := range names {
-		heads[i] = pipe.GetRange(ctx, s.recordKey(name), 0, keystore.WaiterOffset-1)
+		keys[i] = s.recordKey(name)
 	}
-	if _, err := pipe.Exec(ctx); err != nil && !errors.As(err, new(redis.Error)) {
-		return err
-	}
-	for i, cmd := range heads {
-		found, err := cmd.Result()
-		if err != nil && !fateOf(err).corrupt {
-			continue
+	s.servers.spread(ctx, keys, func(n *node, some []int) {
+		pipe := n.via.Pipeline()
+		heads := make([]*redis.StringCmd, len(some))
+		for i, k := range some {
+			heads[i] = pipe.GetRange(ctx, keys[k], 0, keystore.WaiterOffset-1)
 		}
-		ws.compare(names[i], found)
-	}
-	return nil
+		began := time.Now()
+		_, err := pipe.Exec(ctx)
+		s.note(ctx, n, began, err)
+		for i, k := range some {
+			found, err := heads[i].Result()
+			if err == nil || fateOf(err).corrupt {
+				ws.compare(names[k], found)
+			}
+		}
+	})
 }
 
 func (ws *watchers) compare(name keystore.Name, found string) {
