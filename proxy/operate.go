@@ -107,6 +107,9 @@ type Decision struct {
 	Actor, Evidence string
 	// Response becomes the job's result; with succeeded only.
 	Response *keystore.Response
+	// Kept makes the answer the result that the attempt kept because it broke the
+	// contract; with succeeded only, and in place of a response.
+	Kept bool
 	// Keyring is that of the job's route, and encrypts the response.
 	Keyring *keystore.Keyring
 }
@@ -122,7 +125,9 @@ func (g *Gateway) Resolve(ctx context.Context, d Decision) (*keystore.Job, error
 		return nil, fmt.Errorf("%w: say who decides (actor)", ErrDecision)
 	case d.Evidence == "":
 		return nil, fmt.Errorf("%w: say on what evidence", ErrDecision)
-	case (d.As == keystore.AttemptSucceeded) != (d.Response != nil):
+	case d.Kept && d.Response != nil:
+		return nil, fmt.Errorf("%w: it takes the kept response or another one, not both", ErrDecision)
+	case (d.As == keystore.AttemptSucceeded) != (d.Response != nil || d.Kept):
 		return nil, fmt.Errorf("%w: succeeded takes a response, failed and cancelled take none", ErrDecision)
 	}
 	j, err := g.Job(ctx, d.Job)
@@ -153,7 +158,7 @@ func (g *Gateway) Resolve(ctx context.Context, d Decision) (*keystore.Job, error
 	defer cancel()
 	var refused error
 	var wrote bool
-	res := keystore.Resolution{State: d.As, Actor: d.Actor, Evidence: d.Evidence, At: g.store.Now(), ID: keystore.NewWriteID()}
+	res := keystore.Resolution{State: d.As, Actor: d.Actor, Evidence: d.Evidence, At: g.store.Now(), ID: keystore.NewWriteID(), Kept: d.Kept}
 	j, err = g.update(ctx, j.Name, j, true, 3, func(present *keystore.Job) (*keystore.Job, bool) {
 		wrote, refused = false, nil
 		if present == nil || present.ID != d.Job {
