@@ -223,7 +223,7 @@ func (a *attempt) request(r *http.Request, job *keystore.Job, number int, keySen
 	req.ContentLength = a.body.size
 	req.TransferEncoding = nil
 	req.GetBody = nil
-	req.Trailer = nil
+	removeOwnHeaders(req.Trailer)
 	req.Header.Del("Expect")  // the body is there
 	req.Header.Del("Upgrade") // no more than an offer of h2c, to this hop only
 	req.Header.Del("Http2-Settings")

@@ -78,7 +78,7 @@ func (f *fulfilment) start(n claimed) {
 	f.running++
 	f.dispatch(dispatch{
 		claimed: n, request: f.r, keySent: f.keySent, deadline: f.began.Add(f.Timeout),
-		body: f.body, provider: f.x.Provider(provider),
+		body: f.body, provider: introduced{f.x.Provider(provider), f.w.Header()["Server"]},
 		tell: f.tell, hints: f.hints, follow: f.follow,
 	})
 }

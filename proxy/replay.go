@@ -24,7 +24,7 @@ func (c *call) replay(j *keystore.Job) error {
 	}
 	c.w.Header().Set(HeaderReplayed, "true")
 	c.w.Header().Set(HeaderAnsweredAt, httpDate(answer.Answered.Std()))
-	return c.deliver(writeAnswer(c.w, answer))
+	return c.deliver(writeAnswer(c.w, c.r.Method, answer))
 }
 
 // refuseSealed refuses a request whose job is encrypted and can't be read here.

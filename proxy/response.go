@@ -101,14 +101,21 @@ func CheckKeptHeader(name string) error {
 	return nil
 }
 
-// writeAnswer gives an answer with its body to a client.
-func writeAnswer(w http.ResponseWriter, answer *keystore.Response) error {
+// writeAnswer gives an answer with its body to a client, whose request had this
+// method.
+func writeAnswer(w http.ResponseWriter, method string, answer *keystore.Response) error {
 	length := int64(-1)
 	if int64(len(answer.Body)) == answer.Size {
 		length = answer.Size
 	}
 	writeHead(w, answer, length)
-	if len(answer.Body) > 0 && bodyAllowed(answer.Status) {
+	if method == http.MethodHead || !bodyAllowed(answer.Status) {
+		// Otherwise a server may announce a length of nothing, which is not what
+		// the answer to a GET would have.
+		_ = http.NewResponseController(w).Flush()
+		return nil
+	}
+	if len(answer.Body) > 0 {
 		if _, err := w.Write(answer.Body); err != nil {
 			return err
 		}
@@ -121,6 +128,7 @@ func writeAnswer(w http.ResponseWriter, answer *keystore.Response) error {
 // known yet is negative.
 func writeHead(w http.ResponseWriter, answer *keystore.Response, length int64) {
 	h := w.Header()
+	delete(h, "Server") // the answer has it, unless a handler has taken it away
 	for name, values := range endToEnd(answer.Header) {
 		if addable[name] {
 			values = append(slices.Clip(h[name]), values...)

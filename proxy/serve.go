@@ -363,5 +363,5 @@ func (c *call) answer(rep reply, sent time.Time) error {
 	if rep.body != nil {
 		return c.passOn(rep)
 	}
-	return c.deliver(writeAnswer(c.w, rep.answer))
+	return c.deliver(writeAnswer(c.w, c.r.Method, rep.answer))
 }
