@@ -19,6 +19,9 @@ type site struct {
 	options options
 	// handler is the rest of the site: as a rule, a reverse_proxy.
 	handler string
+	// certificate names the files with which the site is served over TLS, also
+	// over HTTP/3. Without, it is served in the clear.
+	certificate string
 	// raw takes the place of the lines made of the fields above.
 	raw string
 }
@@ -30,6 +33,13 @@ var defaults = options{
 	"wait":    "60s",
 	"timeout": "60s",
 	"linger":  "60s",
+}
+
+func (s site) scheme() string {
+	if s.certificate != "" {
+		return "https"
+	}
+	return "http"
 }
 
 // block returns the site's directives.
@@ -85,7 +95,10 @@ func caddyfile(id, global, admin string, ports []string, sites []site) string {
 	b.WriteString("log {\nlevel DEBUG\nformat json\n}\n")
 	b.WriteString(global + "\n}\n")
 	for i, s := range sites {
-		fmt.Fprintf(&b, "http://:%s {\nbind 127.0.0.1\n", ports[i])
+		fmt.Fprintf(&b, "%s://:%s {\nbind 127.0.0.1\n", s.scheme(), ports[i])
+		if s.certificate != "" {
+			b.WriteString("tls " + s.certificate + "\n")
+		}
 		fmt.Fprintf(&b, "respond /_gateway %q\n%s}\n", id, s.block())
 	}
 	return b.String()
