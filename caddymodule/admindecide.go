@@ -71,6 +71,7 @@ func (c *adminCall) resolve() (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.Keyring = hit.secrets(hit.job.Space).keyring
 	j, err := hit.gateway.Resolve(c.r.Context(), d)
 	switch {
 	case errors.Is(err, keystore.ErrUnavailable) && !errors.Is(err, keystore.ErrNotApplied):

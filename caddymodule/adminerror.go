@@ -22,6 +22,7 @@ const (
 	codeMethod         = "method-not-allowed" // 405
 	codeNotResolvable  = "not-resolvable"     // 409: the attempt is not unknown, or not any more
 	codeNotForgettable = "not-forgettable"    // 409: not completed, or an attempt may still report
+	codeEncrypted      = "encrypted"          // 409: the job is encrypted, and no route here has its key
 	codeTooLarge       = "request-too-large"  // 413
 	codeMediaType      = "media-type"         // 415: the body is not said to be JSON
 	codeUnreadable     = "record-unreadable"  // 500: the store has a record that this version can't read
@@ -70,6 +71,7 @@ func adminErrorOf(err error) *adminError {
 		{proxy.ErrDecision, http.StatusBadRequest, codeBadCall},
 		{keystore.ErrNotResolvable, http.StatusConflict, codeNotResolvable},
 		{keystore.ErrNotForgettable, http.StatusConflict, codeNotForgettable},
+		{keystore.ErrSealed, http.StatusConflict, codeEncrypted},
 		{keystore.ErrCorrupt, http.StatusInternalServerError, codeUnreadable},
 		{keystore.ErrUnavailable, http.StatusServiceUnavailable, codeNoStore},
 		{keystore.ErrClosed, http.StatusServiceUnavailable, codeNoStore},

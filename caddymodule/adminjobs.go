@@ -105,7 +105,7 @@ func (c *adminCall) show() (any, error) {
 }
 
 func (c *adminCall) byID() (found, error) {
-	return c.lookIn(func(g *proxy.Gateway) (*keystore.Job, error) { return g.Job(c.r.Context(), c.job) })
+	return c.lookIn(func(s adminStore) (*keystore.Job, error) { return s.gateway.Job(c.r.Context(), c.job) })
 }
 
 // findRequest names a job by its identity, in a body: neither owner nor key is
@@ -134,8 +134,9 @@ func (c *adminCall) find() (any, error) {
 	case req.Shared:
 		owner = sharedOwner
 	}
-	hit, err := c.lookIn(func(g *proxy.Gateway) (*keystore.Job, error) {
-		return g.JobOf(c.r.Context(), keystore.Digester{}, cmp.Or(req.Space, proxy.DefaultSpace), owner, req.Key)
+	space := cmp.Or(req.Space, proxy.DefaultSpace)
+	hit, err := c.lookIn(func(s adminStore) (*keystore.Job, error) {
+		return s.gateway.JobOf(c.r.Context(), s.secrets(space).digester, space, owner, req.Key)
 	})
 	if err != nil {
 		return nil, err

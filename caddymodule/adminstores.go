@@ -32,7 +32,12 @@ type adminStore struct {
 	// where there are several of one module.
 	name string
 	path string // of a store that is a file
+	app  *App
+	at   storeKey // the place that it is
 }
+
+// secrets are those of the space's jobs.
+func (s adminStore) secrets(space string) secrets { return s.app.secretsOf(place{s.at, space}) }
 
 // openerName is an opener with the name of its store.
 type openerName struct {
@@ -78,7 +83,7 @@ func (a *App) storesFor(name string) (stores []adminStore, err error) {
 			}
 			return nil, newAdminError(http.StatusServiceUnavailable, codeNoStore, "open store %s: %w", n.name, err)
 		}
-		store := adminStore{sharedStore: s, name: n.name}
+		store := adminStore{sharedStore: s, name: n.name, app: a, at: locationOf(n.opener)}
 		if bolt, ok := n.opener.(*BoltStore); ok {
 			store.path = bolt.path
 		}
@@ -100,11 +105,11 @@ func (f found) view() *jobView { return viewOf(f.job, f.name, f.store.Now()) }
 
 // lookIn asks each store of the call for a job. That a store does not answer
 // matters only if the job is in none of the others.
-func (c *adminCall) lookIn(get func(*proxy.Gateway) (*keystore.Job, error)) (hit found, err error) {
+func (c *adminCall) lookIn(get func(adminStore) (*keystore.Job, error)) (hit found, err error) {
 	var silent, missing error
 	var names []string
 	for _, s := range c.stores {
-		j, err := get(s.gateway)
+		j, err := get(s)
 		switch {
 		case errors.Is(err, proxy.ErrNoJob):
 			missing = err

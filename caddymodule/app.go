@@ -40,7 +40,8 @@ type App struct {
 	longest time.Duration // the longest timeout of the handlers
 	stores  []*sharedStore
 
-	handlers        map[place][]*Handler // by where they keep their jobs
+	handlers        map[place][]*Handler       // by where they keep their jobs
+	statuses        map[place][]*StatusHandler // by where the jobs are that they show
 	stopReconcilers context.CancelFunc
 }
 

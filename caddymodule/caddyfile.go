@@ -36,6 +36,8 @@ func parseCaddyfile(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			ignore_host
 //			ignore         <pointer...>
 //		}]
+//		encrypt_with      <key id> {env.<name>}|{file.<path>}
+//		digest_secret     {env.<name>}|{file.<path>}
 //		methods           <method...>
 //		wait              <duration>
 //		timeout           <duration>
@@ -69,8 +71,9 @@ func parseCaddyfile(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //	}
 //
 // Only owner has to be given, and with reconcile its lookup and one of succeeded,
-// failed and cancelled. All options can be given once, but for outcome,
-// keep_header, include_header, ignore, these three, and header, each header once.
+// failed and cancelled. All options can be given once, but for encrypt_with,
+// outcome, keep_header, include_header, ignore, these three, and header, each
+// header once.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error { return h.unmarshal(d, nil) }
 
 // unmarshal is UnmarshalCaddyfile with what directives in a directive's block
@@ -106,7 +109,7 @@ func newParser(name string, h *Handler, d *caddyfile.Dispenser) *parser {
 }
 
 // repeatable are the options that can be given more than once.
-var repeatable = []string{"outcome", "keep_header", "include_header", "ignore", "header", "succeeded", "failed", "cancelled"}
+var repeatable = []string{"encrypt_with", "outcome", "keep_header", "include_header", "ignore", "header", "succeeded", "failed", "cancelled"}
 
 // block reads the options.
 func (p *parser) block() error {

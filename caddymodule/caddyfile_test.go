@@ -13,6 +13,9 @@ import (
 func TestAdapt(t *testing.T) {
 	t.Setenv("REDIS_URL", "redis://localhost:6379")
 	t.Setenv("STATE_DIR", t.TempDir())
+	for i, name := range []string{"IDEMPOTENCY_KEY", "IDEMPOTENCY_OLD_KEY", "IDEMPOTENCY_DIGEST_SECRET"} {
+		t.Setenv(name, strings.Repeat(fmt.Sprintf("%02x", i), 32))
+	}
 	files, err := filepath.Glob("testdata/*.caddyfiletest")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no fixtures: %v", err)

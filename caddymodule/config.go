@@ -85,6 +85,9 @@ func (h *Handler) check() error {
 	if err := checkSpace(h.Space); err != nil {
 		return err
 	}
+	if err := h.checkSecrets(); err != nil {
+		return err
+	}
 	if err := h.checkLabel(); err != nil {
 		return err
 	}

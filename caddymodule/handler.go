@@ -72,6 +72,19 @@ type Handler struct {
 	// as before. Default: host, query and body count as they were sent.
 	Fingerprint *Fingerprint `json:"fingerprint,omitempty"`
 
+	// The keys that encrypt what is kept of answers and of the keys as they were
+	// sent (AES-256-GCM). The first one encrypts, all of them decrypt. Default: they
+	// are not encrypted.
+	EncryptWith []EncryptionKey `json:"encrypt_with,omitempty"`
+
+	// A secret that makes HMACs of what is kept of owners and requests, and of the
+	// names of records, in place of plain digests, with which guesses can be
+	// compared. Written like the secret of a key that encrypts. With another secret
+	// every key is new, and a repetition of an earlier request is carried out: set
+	// it from the start, and change it together with `space` or not at all.
+	// Default: plain digests.
+	DigestSecret string `json:"digest_secret,omitempty"`
+
 	// The methods that are protected. Default: all but GET, HEAD, OPTIONS, TRACE
 	// and CONNECT.
 	Methods []string `json:"methods,omitempty"`
@@ -190,6 +203,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	h.config = config
+	if err := h.provisionSecrets(); err != nil {
+		return err
+	}
 	if strings.ContainsAny(config.KeyHeader, "_.") {
 		h.log.Warn("servers drop request headers with such a name unless they are told to expect it; no key may ever arrive",
 			slog.String("key", config.KeyHeader))

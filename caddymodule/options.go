@@ -30,6 +30,9 @@ var options = map[string]option{
 	"send_key":    (*parser).sendKey,
 	"fingerprint": (*parser).fingerprint,
 
+	"encrypt_with":  (*parser).encryptWith,
+	"digest_secret": (*parser).digestSecret,
+
 	"wait":      func(p *parser) error { return p.duration(&p.h.Wait) },
 	"timeout":   func(p *parser) error { return p.duration(&p.h.Timeout) },
 	"linger":    func(p *parser) error { return p.duration(&p.h.Linger) },

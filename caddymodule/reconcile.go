@@ -159,7 +159,18 @@ func (a *App) keepsJobs(h *Handler) error {
 		return fmt.Errorf("reconcile: a second idempotency handler keeps its jobs in the space %s of the same store, and they would be looked up in the wrong place; "+
 			"give each a space of its own, as in `space payments` (a site with addresses on several ports has its handlers once for each)", at.space)
 	}
-	return nil
+	return a.agreeOnSecrets(at)
+}
+
+// showsJobs is how a status handler says, while it is provisioned, whose jobs it
+// shows.
+func (a *App) showsJobs(s *StatusHandler) error {
+	at := place{locationOf(s.opener), s.space}
+	if a.statuses == nil {
+		a.statuses = make(map[place][]*StatusHandler)
+	}
+	a.statuses[at] = append(a.statuses[at], s)
+	return a.agreeOnSecrets(at)
 }
 
 // startReconcilers begins to ask about the unknown attempts of the handlers that

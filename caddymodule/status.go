@@ -37,9 +37,14 @@ type StatusHandler struct {
 	// Required.
 	Owner string `json:"owner"`
 
-	space  string
-	opener StoreOpener
-	log    *slog.Logger
+	// The secret of the digests: the same as that of the handler that keeps the
+	// jobs.
+	DigestSecret string `json:"digest_secret,omitempty"`
+
+	space    string
+	digester keystore.Digester
+	opener   StoreOpener
+	log      *slog.Logger
 }
 
 // CaddyModule returns the Caddy module information.
@@ -64,6 +69,7 @@ func parseStatusCaddyfile(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, 
 //		store redis <url> | bolt [<path>]
 //		space <name>
 //		owner <placeholder> | shared
+//		digest_secret {env.<name>}|{file.<path>}
 //	}
 //
 // Only owner has to be given.
@@ -71,14 +77,14 @@ func (s *StatusHandler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next()
 	given := new(Handler) // which has the same options and more
 	p := newParser(statusDirective, given, d)
-	p.options = map[string]option{"store": options["store"], "space": options["space"], "owner": options["owner"]}
+	p.options = map[string]option{"store": options["store"], "space": options["space"], "owner": options["owner"], "digest_secret": options["digest_secret"]}
 	if d.NextArg() {
 		return d.Errf("%s %s: takes no arguments but a matcher; write options into its block, one on each line", statusDirective, d.Val())
 	}
 	if err := p.block(); err != nil {
 		return err
 	}
-	s.StoreRaw, s.Space, s.Owner = given.StoreRaw, given.Space, given.Owner
+	s.StoreRaw, s.Space, s.Owner, s.DigestSecret = given.StoreRaw, given.Space, given.Owner, given.DigestSecret
 	return p.finish(s.Validate())
 }
 
@@ -90,16 +96,22 @@ func (s *StatusHandler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
+	if s.digester, err = digesterOf(s.DigestSecret); err != nil {
+		return err
+	}
 	if s.opener, err = openerOf(ctx, s, &s.StoreRaw); err != nil {
 		return err
 	}
 	app.use(s.opener, 0)
-	return nil
+	return app.showsJobs(s)
 }
 
 // Validate reports what is wrong with the settings, with the remedy.
 func (s *StatusHandler) Validate() error {
 	if err := checkOwner(s.Owner); err != nil {
+		return err
+	}
+	if err := checkDigestSecret(s.DigestSecret); err != nil {
 		return err
 	}
 	return checkSpace(s.Space)
@@ -153,7 +165,7 @@ func (s *StatusHandler) status(r *http.Request, repl *caddy.Replacer) (*jobStatu
 	case err != nil && !errors.Is(err, proxy.ErrNoJob):
 		return nil, s.unavailable(err)
 	// The answer is the same whether there is none, or it is somebody else's.
-	case err != nil, job.Space != s.space, job.Owner != keystore.OwnerDigest(owner):
+	case err != nil, job.Space != s.space, job.Owner != s.digester.OwnerDigest(owner):
 		return nil, &proxy.Refusal{
 			Code: proxy.CodeNoSuchJob, Status: http.StatusNotFound, Advice: proxy.AdviceFixRequest,
 			Title: "There is no such job", Detail: "You have no job with this id. It may have expired.",

@@ -160,7 +160,7 @@ func TestWrongOptionsOfTheStatusAreRefused(t *testing.T) {
 	for options, want := range map[string]string{
 		"":                                     "`owner shared`",
 		"owner alice":                          "`owner shared`",
-		"owner shared\nwait 5s":                "no such option of idempotency_status; the options are owner, space, store",
+		"owner shared\nwait 5s":                "no such option of idempotency_status; the options are digest_secret, owner, space, store",
 		"owner shared\nspace _x":               "choose another",
 		"owner shared\nspace {host}":           "fixed name",
 		"owner shared\nspace a\nspace b":       "given twice",
