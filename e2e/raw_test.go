@@ -40,7 +40,12 @@ func (c *raw) send(lines ...string) {
 // head sends a request's head with these lines in it, besides what every request has.
 func (c *raw) head(key string, lines ...string) {
 	c.t.Helper()
-	c.send("POST /pay HTTP/1.1", "Host: shop.example", "Content-Type: application/json", "Idempotency-Key: "+key, "Up-Case: "+key)
+	c.headOf("HTTP/1.1", key, lines...)
+}
+
+func (c *raw) headOf(proto, key string, lines ...string) {
+	c.t.Helper()
+	c.send("POST /pay "+proto, "Host: shop.example", "Content-Type: application/json", "Idempotency-Key: "+key, "Up-Case: "+key)
 	c.send(append(lines, "")...)
 }
 

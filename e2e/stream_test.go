@@ -217,3 +217,52 @@ func TestREP08REP09TooLargeInChunksAndAsAStream(t *testing.T) {
 		}
 	})
 }
+
+// HTTP/1.0 tells the end of an answer by the end of its connection. There, a
+// stream that was cut ends with a reset: a client must not take it for the whole.
+func TestCutStreamIsBrokenForHTTP10Too(t *testing.T) {
+	t.Parallel()
+	up := newUpstream(t)
+	g := startGateway(t, to(up))
+	for key, die := range map[string]string{"whole": "Up-Die: never", "cut": "Up-Die: truncate"} {
+		c := g.dial(0)
+		c.headOf("HTTP/1.0", key, "X-Owner: alice", "Content-Length: 0", "Up-Header: Content-Type: text/event-stream", "Up-Events: 4", "Up-Step: "+key, die)
+		for n := 1; n <= 4; n++ {
+			if n == 2 { // once the client has the first one
+				for line := ""; line != "\n"; {
+					var err error
+					if line, err = c.in.ReadString('\n'); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			up.release(fmt.Sprintf("%s-%d", key, n))
+		}
+		_, err := io.Copy(io.Discard, c.in)
+		if (err == nil) != (key == "whole") {
+			t.Errorf("%s: the connection ends with %v", key, err)
+		}
+		up.want(key, 1)
+	}
+}
+
+// A stream that the end of the process cuts is unknown, and its client sees that
+// it is not whole.
+func TestStreamThatTheEndOfTheProcessCuts(t *testing.T) {
+	t.Parallel()
+	up := newUpstream(t)
+	g := startGatewayWith(t, "grace_period 1s", to(up).with("lease", "1h"))
+	r := stream("cut", "2").tell("Up-Step", "step")
+	first := g.client().listen(r)
+	up.release("step-1")
+	first.next(1)
+	if err := g.terminate(); err != nil {
+		t.Errorf("the gateway ended with %v", err)
+	}
+	if a := first.end(); a.err == nil {
+		t.Errorf("the client takes %q for the whole stream", a.body)
+	}
+	g.restart()
+	wantUnknown(t, g.client().do(r))
+	up.want("cut", 1)
+}

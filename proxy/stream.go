@@ -76,8 +76,7 @@ func (c *call) passOn(rep reply) error {
 			writeTrailer(c.w, rep.trailer())
 			return nil
 		default:
-			// The client must see that the answer is not whole.
-			panic(http.ErrAbortHandler)
+			c.breakOff()
 		}
 	}
 }
