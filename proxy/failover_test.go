@@ -21,14 +21,12 @@ import (
 type scripted struct {
 	scripts    []script
 	executions atomic.Int32
-	header     http.Header // of the last request
 }
 
 type script func(w http.ResponseWriter, r *http.Request) error
 
 func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	n := int(s.executions.Add(1))
-	s.header = r.Header.Clone()
 	return s.scripts[min(n, len(s.scripts))-1](w, r)
 }
 
