@@ -56,6 +56,23 @@ func parseCaddyfile(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		replay_check {
 //			<directives>
 //		}
+//		provider <name> {
+//			<directives>
+//			send_key <header>
+//		}
+//		failover          on|off
+//		max_attempts      <number>
+//		race              after <duration>
+//		unproven          allow
+//		contract <name> {
+//			status         <status...>
+//			schema         <file>
+//			require_header <name> [<value>]
+//			max_size       <size>
+//			case           <file...>
+//			on_violation   failed|unknown
+//			proof_max_age  <duration>
+//		}
 //		label             <placeholder>
 //		status_path       <path>
 //		reconcile {
@@ -72,8 +89,9 @@ func parseCaddyfile(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //
 // Only owner has to be given, and with reconcile its lookup and one of succeeded,
 // failed and cancelled. All options can be given once, but for encrypt_with,
-// outcome, keep_header, include_header, ignore, these three, and header, each
-// header once.
+// outcome, keep_header, include_header, ignore, these three, header and
+// require_header, each header once, provider, each name once, and case. The order of
+// the providers is that of preference.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error { return h.unmarshal(d, nil) }
 
 // unmarshal is UnmarshalCaddyfile with what directives in a directive's block
@@ -109,7 +127,10 @@ func newParser(name string, h *Handler, d *caddyfile.Dispenser) *parser {
 }
 
 // repeatable are the options that can be given more than once.
-var repeatable = []string{"encrypt_with", "outcome", "keep_header", "include_header", "ignore", "header", "succeeded", "failed", "cancelled"}
+var repeatable = []string{
+	"encrypt_with", "outcome", "keep_header", "include_header", "ignore", "header", "succeeded", "failed", "cancelled",
+	"provider", "require_header", "case",
+}
 
 // block reads the options.
 func (p *parser) block() error {
@@ -149,7 +170,7 @@ func (p *parser) finish(err error) error {
 	switch words[0] {
 	case "retention":
 		culprits = append(culprits, "linger", "timeout") // it can be its default that is too short
-	case "reconcile", "fingerprint":
+	case "reconcile", "fingerprint", "contract", "provider":
 		// One of its own options, perhaps one of its headers.
 		culprits = append([]string{words[0] + " " + strings.Join(words[1:min(3, len(words))], " "), words[0] + " " + words[1]}, culprits...)
 	}

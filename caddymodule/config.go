@@ -57,6 +57,14 @@ func (h *Handler) proxyConfig() (proxy.Config, error) {
 		}
 		c.Outcomes[status] = outcome
 	}
+	c.Providers, c.NoFailover = h.namedProviders(), h.Failover == failoverOff
+	c.MaxAttempts, c.Race = h.MaxAttempts, time.Duration(h.Race)
+	if h.Contract != nil && h.contract == nil {
+		if h.contract, err = h.Contract.compile(); err != nil {
+			return c, err
+		}
+	}
+	c.Contract = h.contract
 	if h.Label != "" {
 		c.Label = h.label
 	}
@@ -107,6 +115,9 @@ func (h *Handler) check() error {
 		if slices.Contains(h.Methods[:i], method) {
 			return fmt.Errorf("methods %s: given twice; keep one", method)
 		}
+	}
+	if err := h.checkProviders(); err != nil {
+		return err
 	}
 	c, err := h.proxyConfig()
 	if err != nil {

@@ -20,8 +20,8 @@ type exchange struct {
 	repl  *caddy.Replacer
 	asked *http.Request // as the client sent it
 
-	passedOn bool   // whether the handlers that follow were called
-	chain    *chain // the attempt that this request has started, if it has
+	passedOn bool     // whether the handlers that follow were called
+	chains   []*chain // the attempts that this request has started
 }
 
 func newExchange(h *Handler, r *http.Request, next caddyhttp.Handler) *exchange {
@@ -52,8 +52,8 @@ func (x *exchange) serve(route *proxy.Route, w http.ResponseWriter) error {
 		exchange.ReplayCheck = x.replayCheck
 	}
 	err := route.Serve(w, x.r, exchange)
-	if x.chain != nil {
-		x.chain.tell(x.repl)
+	for _, c := range x.chains {
+		c.tell(x.repl)
 	}
 	if refusal, ok := errors.AsType[*proxy.Refusal](err); ok {
 		return x.refuse(w, refusal)
@@ -98,7 +98,7 @@ func (x *exchange) owner() string {
 // passOn serves a request that is not protected.
 func (x *exchange) passOn(w http.ResponseWriter, r *http.Request) error {
 	x.passedOn = true
-	return x.next.ServeHTTP(w, r)
+	return x.h.plain(x.next).ServeHTTP(w, r)
 }
 
 // replayCheck lets the site's own handlers decide whether a stored answer may be
@@ -113,11 +113,13 @@ func (x *exchange) replayCheck(w http.ResponseWriter, r *http.Request) (passed b
 	return passed, err
 }
 
-// provider returns what runs an attempt of this request.
-func (x *exchange) provider(string) proxy.Provider {
+// provider returns what runs an attempt of this request on the provider of this
+// name.
+func (x *exchange) provider(name string) proxy.Provider {
 	x.passedOn = true
-	x.chain = newChain(x.r, x.next)
-	return x.chain
+	c := newChain(x.r, x.h.handlerOf(name, x.next))
+	x.chains = append(x.chains, c)
+	return c
 }
 
 // bodyError gives an error of reading the request's body its status.

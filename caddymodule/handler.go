@@ -148,6 +148,34 @@ type Handler struct {
 	// Default: none.
 	SendKey string `json:"send_key,omitempty"`
 
+	// The providers that can carry a request out, in order of preference. The first
+	// one is the primary. Requests that are not protected are served by the primary
+	// as well, and by the handlers that follow if it leaves them to these. Default:
+	// the handlers that follow are the only one.
+	Providers []*Provider `json:"providers,omitempty"`
+
+	// Whether a request is carried out on the next provider, at once, when its
+	// attempt certainly had no effect: `on`, or `off` to leave that to the client's
+	// repetition. Default: `on`.
+	Failover string `json:"failover,omitempty"`
+
+	// How many attempts a request makes by itself; where providers race, how many a
+	// job may have for another one to be started beside one that is unresolved.
+	// Default: 3.
+	MaxAttempts int `json:"max_attempts,omitempty"`
+
+	// After what time another attempt is started beside one that still runs, on the
+	// next provider. The first acceptable answer is the request's result. Only for
+	// work that does no harm when it is done twice. Default: never.
+	Race caddy.Duration `json:"race_after,omitempty"`
+
+	// The word `allow` says that a provider may take another one's place without a
+	// proof that it honours the contract.
+	Unproven string `json:"unproven,omitempty"`
+
+	// What all providers have to honour. Default: nothing.
+	Contract *Contract `json:"contract,omitempty"`
+
 	// Fields of answers that are stored although they belong to one delivery or
 	// one caller's session, such as `Set-Cookie`. Default: none.
 	KeepHeaders []string `json:"keep_headers,omitempty"`
@@ -174,11 +202,12 @@ type Handler struct {
 	// running or unknown then have a `Location`. Default: none.
 	StatusPath string `json:"status_path,omitempty"`
 
-	config proxy.Config
-	opener StoreOpener
-	lookup *lookup // of a handler that reconciles
-	log    *slog.Logger
-	bound  atomic.Pointer[boundRoute]
+	config   proxy.Config
+	contract *proxy.Contract // as it was read
+	opener   StoreOpener
+	lookup   *lookup // of a handler that reconciles
+	log      *slog.Logger
+	bound    atomic.Pointer[boundRoute]
 }
 
 // boundRoute is the handler's route on a store's gateway.
@@ -221,6 +250,14 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	app.use(h.opener, config.Timeout)
 	if err := h.ReplayCheck.Provision(ctx); err != nil {
 		return fmt.Errorf("replay_check: %w", err)
+	}
+	for _, p := range h.Providers {
+		if err := p.check(); err != nil { // before its handlers are begun
+			return err
+		}
+		if err := p.provision(ctx); err != nil {
+			return err
+		}
 	}
 	if err := h.provisionLookup(); err != nil {
 		return err

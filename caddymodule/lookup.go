@@ -37,6 +37,9 @@ type lookup struct {
 	// several sites invoke is followed by something else on each.
 	mu   sync.Mutex
 	ways map[string]*way
+
+	// provider returns what carries out attempts on the provider of this name.
+	provider func(name string, next caddyhttp.Handler) caddyhttp.Handler
 }
 
 // maxWays bounds how many hosts have a way. A client can name any.
@@ -58,6 +61,7 @@ type way struct {
 // The key's header is that of the route.
 func newLookup(settings *LookupRequest, keyHeader string, limit int64) (*lookup, error) {
 	l := &lookup{method: settings.method(), text: settings.URL, header: make(map[string]template), limit: limit, ways: make(map[string]*way)}
+	l.provider = func(_ string, next caddyhttp.Handler) caddyhttp.Handler { return next }
 	if err := checkLookupMethod(l.method); err != nil {
 		return nil, err
 	}
@@ -179,7 +183,7 @@ func (l *lookup) ask(ctx context.Context, j *keystore.Job, a *keystore.Attempt) 
 	if r.Host == "" {
 		r.Host = j.Request.Host // the request went where that had sent it
 	}
-	return l.askProvider(r, j.Request.Host)
+	return l.askProvider(r, j.Request.Host, a.Provider)
 }
 
 // request returns the lookup about an attempt. Placeholders of the environment
@@ -248,7 +252,7 @@ func (l *lookup) wayOf(host string) *way {
 // askProvider sends a lookup the way that attempts of the host's jobs go, in a
 // context of its own: it has none of the vars and placeholders of anybody's
 // request.
-func (l *lookup) askProvider(r *http.Request, host string) (*keystore.Response, error) {
+func (l *lookup) askProvider(r *http.Request, host, provider string) (*keystore.Response, error) {
 	way := l.wayOf(host)
 	if way == nil {
 		return nil, proxy.ErrNotAskable
@@ -262,7 +266,7 @@ func (l *lookup) askProvider(r *http.Request, host string) (*keystore.Response, 
 		if way.root != nil {
 			caddyhttp.SetVar(r.Context(), "root", way.root)
 		}
-		return way.next.ServeHTTP(w, r)
+		return l.provider(provider, way.next).ServeHTTP(w, r)
 	}, r, l.limit)
 }
 

@@ -52,6 +52,13 @@ var options = map[string]option{
 	"keep_header":  (*parser).keepHeader,
 	"replay_check": (*parser).replayCheck,
 
+	"provider":     (*parser).provider,
+	"failover":     (*parser).failover,
+	"max_attempts": (*parser).maxAttempts,
+	"race":         (*parser).race,
+	"unproven":     (*parser).unproven,
+	"contract":     (*parser).contract,
+
 	"label":       (*parser).label,
 	"reconcile":   (*parser).reconcile,
 	"status_path": (*parser).statusPath,

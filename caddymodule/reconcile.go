@@ -134,6 +134,7 @@ func (h *Handler) provisionLookup() error {
 			"ask by {http.idempotency.job}, which the upstream gets as Idempotency-Job, or make sure that keys are unique among all owners",
 			slog.String("lookup", l.text))
 	}
+	l.provider = h.handlerOf
 	h.lookup = l
 	return nil
 }
