@@ -255,7 +255,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		if err := p.check(); err != nil { // before its handlers are begun
 			return err
 		}
-		if err := p.provision(ctx); err != nil {
+		if err := p.provision(ctx, h.SendKey); err != nil {
 			return err
 		}
 	}
@@ -309,7 +309,9 @@ func (h *Handler) routeOn(store *sharedStore) (*proxy.Route, error) {
 	if b := h.bound.Load(); b != nil && b.store == store {
 		return b.route, nil
 	}
-	route, err := proxy.NewRoute(store.gateway, h.config)
+	config := h.config
+	config.Eligible = h.eligible(store.proofs)
+	route, err := proxy.NewRoute(store.gateway, config)
 	if err != nil {
 		return nil, err
 	}
@@ -321,7 +323,9 @@ func (h *Handler) routeOn(store *sharedStore) (*proxy.Route, error) {
 // refuses everything else.
 func (h *Handler) routeWithoutStore(why error) (route *proxy.Route, release func(), err error) {
 	gateway := proxy.NewGateway(unopened{why}, proxy.GatewayOptions{Observer: metrics})
-	route, err = proxy.NewRoute(gateway, h.config)
+	config := h.config
+	config.Eligible = h.eligible(proofsOf(gateway))
+	route, err = proxy.NewRoute(gateway, config)
 	if err != nil {
 		gateway.Close()
 		return nil, nil, err

@@ -62,6 +62,7 @@ type sharedStore struct {
 	key     storeKey
 	store   keystore.Store
 	gateway *proxy.Gateway
+	proofs  *proofs
 }
 
 // acquire returns the store, which it opens if nobody has it open. The caller
@@ -81,6 +82,7 @@ func acquire(o StoreOpener) (*sharedStore, error) {
 			Observer: metrics,
 			Retain:   s.retain,
 		})
+		s.proofs = proofsOf(s.gateway)
 		return s, nil
 	})
 	if err != nil {

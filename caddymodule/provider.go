@@ -34,6 +34,7 @@ type Provider struct {
 
 	route caddyhttp.Route
 	chain caddyhttp.Handler // of attempts
+	sum   keystore.Digest   // of this configuration
 }
 
 // check reports what is wrong with the settings, as far as that can be told from
@@ -85,7 +86,10 @@ func screenHandlers(config any) error {
 }
 
 // provision loads the handlers. What they are made of stays as it was written.
-func (p *Provider) provision(ctx caddy.Context) error {
+func (p *Provider) provision(ctx caddy.Context, sendKey string) (err error) {
+	if p.sum, err = p.digest(sendKey); err != nil {
+		return err
+	}
 	p.route = caddyhttp.Route{HandlersRaw: slices.Clone(p.HandlersRaw)}
 	if err := p.route.ProvisionHandlers(ctx, nil); err != nil {
 		return fmt.Errorf("provider %s: %w", p.Name, err)
