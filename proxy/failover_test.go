@@ -342,3 +342,33 @@ func TestContractBrokenByAll(t *testing.T) {
 		f.wantAttempts("a failed", "b failed")
 	})
 }
+
+// An answer that may not be passed on before it is sure, and is too large to be
+// kept until then, is not there any more. What is left of it is no answer.
+func TestTooLargeToBeHeldBack(t *testing.T) {
+	large := strings.Repeat("x", 100)
+	contract, err := NewContract(ContractRules{Statuses: []int{200}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		config Config
+		says   int
+		status int
+		code   string
+		counts []int32
+	}{
+		"race":     {Config{Providers: named("a", "b"), Race: time.Second}, 200, 410, CodeResultNotKept, []int32{1, 0}},
+		"contract": {Config{Providers: named("a", "b"), Contract: contract}, 200, 410, CodeResultNotKept, []int32{1, 0}},
+		"failed":   {Config{Providers: named("a", "b")}, 429, 429, CodeNotExecuted, []int32{1, 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.config.MaxResponseBody = 10
+			bubble(t, c.config, func(t *testing.T, f *fixture) {
+				f.with(map[string][]script{"a": {says(c.says, large)}, "b": {says(c.says, large)}})
+				f.do(request{}).want(t, c.status, c.code)
+				f.wantExecuted(c.counts...)
+			})
+		})
+	}
+}

@@ -271,6 +271,15 @@ func refuseNotKept(j *keystore.Job) *Refusal {
 	}
 }
 
+// refuseIncomplete says what became of an attempt whose answer could neither be
+// kept whole nor be passed on as it came: there is only a part of it.
+func refuseIncomplete(rep reply) *Refusal {
+	if rep.outcome == keystore.OutcomeFailed {
+		return refuseNotExecuted(rep.job)
+	}
+	return refuseNotKept(rep.job)
+}
+
 func refuseLost(known *keystore.Job) *Refusal {
 	r := &Refusal{
 		Code: CodeRecordLost, Status: http.StatusServiceUnavailable, Advice: AdviceWaitForResolution,

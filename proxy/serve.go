@@ -363,5 +363,8 @@ func (c *call) answer(rep reply, sent time.Time) error {
 	if rep.body != nil {
 		return c.passOn(rep)
 	}
+	if rep.answer.NotKept {
+		return refuseIncomplete(rep).about(rep.job, c.g.store.Now())
+	}
 	return c.deliver(writeAnswer(c.w, c.r.Method, rep.answer))
 }
