@@ -13,6 +13,10 @@ var (
 	ErrUnavailable = errors.New("store unavailable")
 	// ErrNotApplied: the write was certainly not applied, and will not be.
 	ErrNotApplied = errors.New("write not applied")
+	// ErrNotDurable: the write was applied, but fewer copies have acknowledged it
+	// than the store was told to wait for, so that it can still be lost. It comes
+	// together with [ErrUnavailable], and with the result of a write that was done.
+	ErrNotDurable = errors.New("write not durable")
 	// ErrCorrupt: there is something under the record's name, but it is not a
 	// record that this version can read. That is never the same as no record.
 	ErrCorrupt = errors.New("record can't be read")
@@ -30,6 +34,13 @@ var (
 //
 // A body that an attempt has kept can be gone before its unresolved job is
 // settled, but not within 30 days, nor the job's retention; it is NotKept then.
+//
+// A store can be told to wait until writes are durable. Then Create and Swap do so
+// before they say that a write was done, now or by an earlier send, and fail with
+// [ErrNotDurable] if that takes too long. Sending the write again waits again; so
+// does swapping a record for itself, whoever has written it: Swap with no write id
+// expected answers that it was already done. SwapMany, and writes that drop a
+// record, don't wait. What Get returns may not be durable yet.
 //
 // A record whose Expires has passed is no record. Methods can be called
 // concurrently. An error is, or wraps, one of this package's sentinel errors, or

@@ -35,6 +35,7 @@ type Gateway struct {
 	draining  chan struct{} // closed when no new attempt may start
 	drainOnce sync.Once
 	slots     chan struct{} // bounds background writes under way at once
+	doubted   doubts
 
 	mu       sync.Mutex
 	attempts map[*attempt]struct{}
@@ -167,8 +168,9 @@ type decision func(present *keystore.Job) (next *keystore.Job, create bool)
 // is taken to be base at first, which saves the read if it still is.
 //
 // A write that was not answered is sent again with the same write id; what has
-// become of it is then read from the record. After tries failures in a row it
-// gives up, with zero only when ctx ends.
+// become of it is then read from the record. A record that may hold a write of
+// which that is not known to be durable is confirmed before it is built on. After
+// tries failures in a row it gives up, with zero only when ctx ends.
 func (g *Gateway) update(ctx context.Context, name keystore.Name, base *keystore.Job, known bool, tries int, decide decision) (*keystore.Job, error) {
 	pause := backoff{}
 	for {
@@ -182,24 +184,36 @@ func (g *Gateway) update(ctx context.Context, name keystore.Name, base *keystore
 			}
 		}
 		next, create := decide(base)
-		if next == nil {
+		confirms := next == nil
+		switch {
+		case confirms && (base == nil || !g.doubted.has(name)):
 			return base, nil
+		case confirms:
+			next = base
+		default:
+			next.WriteID = keystore.NewWriteID()
 		}
-		next.WriteID = keystore.NewWriteID()
 		var present *keystore.Job
 		var written bool
 		err := pause.retry(ctx, tries, func() (err error) {
-			if create {
+			switch {
+			case confirms:
+				present, written, err = g.store.Swap(ctx, keystore.WriteID{}, next)
+			case create:
 				present, written, err = g.store.Create(ctx, next)
-			} else {
+			default:
 				present, written, err = g.store.Swap(ctx, base.WriteID, next)
 			}
 			return err
 		})
 		switch {
 		case err != nil:
+			if !errors.Is(err, keystore.ErrNotApplied) && !definite(err) {
+				g.doubted.add(name)
+			}
 			return base, err
 		case written:
+			g.doubted.remove(name)
 			return next, nil
 		}
 		base, known = present, true

@@ -30,10 +30,7 @@ func StartSentinels(t testing.TB, args ...string) *Sentinels {
 	primary := Start(t, args...)
 	g.Servers = []*Server{primary}
 	for range 2 {
-		g.Servers = append(g.Servers, Start(t, append([]string{"--replicaof", "127.0.0.1 " + primary.port}, args...)...))
-	}
-	for _, s := range g.Servers[1:] {
-		g.await("a replica has its primary's data", func() bool { return s.field("info", "replication", "master_link_status") == "up" })
+		g.Servers = append(g.Servers, StartReplica(t, primary, args...))
 	}
 	for range 3 {
 		g.Sentinels = append(g.Sentinels, start(t, sentinel, func(s *Server) []string {

@@ -13,7 +13,8 @@ import (
 
 const (
 	// tripAfter is how many calls in a row have to find a server down before the
-	// others are no longer made to find out for themselves.
+	// others are no longer made to find out for themselves; fewer, where there are
+	// not as many connections on which to wait for it.
 	tripAfter = 5
 	// probeEvery is how often a server that was found down is looked at, about.
 	probeEvery = 100 * time.Millisecond
@@ -41,6 +42,7 @@ type breaker struct {
 	// background any more.
 	watch func(func()) bool
 
+	trip     int // how many failures open it
 	mu       sync.Mutex
 	heard    time.Time // when the last answer came
 	failures int       // since then
@@ -75,7 +77,7 @@ func (b *breaker) failed(began time.Time, why string) {
 		return
 	}
 	b.why = why
-	if b.failures++; b.failures < tripAfter || b.open {
+	if b.failures++; b.failures < b.trip || b.open {
 		return
 	}
 	b.open = b.watch(b.look)
@@ -114,6 +116,7 @@ func (b *breaker) isOpen() bool {
 // newBreaker returns the breaker of a server, or of whatever else probe asks.
 func (s *Store) newBreaker(probe func(context.Context) error) *breaker {
 	return &breaker{
+		trip: min(tripAfter, s.poolSize),
 		probe: func() error {
 			ctx, cancel := context.WithTimeout(context.Background(), min(s.timeout, probeTimeout))
 			defer cancel()

@@ -24,6 +24,7 @@ type stepping struct {
 func newStepping() *stepping {
 	s := &stepping{steps: make(chan bool), probe: make(chan error), ended: make(chan struct{}, 1)}
 	s.breaker = &breaker{
+		trip:  tripAfter,
 		probe: func() error { return <-s.probe },
 		wait:  func() bool { return <-s.steps },
 		watch: func(f func()) bool {
@@ -102,7 +103,7 @@ func TestBreaker(t *testing.T) {
 		began := time.Now()
 		b.answered()
 		for range 100 {
-			b.failed(began, "waited too long for a connection")
+			b.failed(began, "no answer in time")
 		}
 		if err := b.admit(); err != nil {
 			t.Errorf("got %v, although somebody had an answer meanwhile", err)

@@ -126,7 +126,7 @@ func (s *Store) note(ctx context.Context, n *node, began time.Time, err error) (
 		f.again = true
 	case f.down:
 		n.failed(began, f.text)
-	case errors.As(err, new(redis.Error)):
+	case errors.As(err, new(redis.Error)), errors.Is(err, errShort):
 		n.answered()
 	}
 	if f.redirected() || f.down {
@@ -140,6 +140,8 @@ func (s *Store) giveUp(what string, f fate, notApplied bool) error {
 	switch {
 	case f.corrupt:
 		return fmt.Errorf("%s: %w: %s", what, keystore.ErrCorrupt, f.text)
+	case f.notDurable:
+		return fmt.Errorf("%s: %w, %w: %s", what, keystore.ErrUnavailable, keystore.ErrNotDurable, f.text)
 	case s.closing():
 		return fmt.Errorf("%s: %w: %w", what, keystore.ErrClosed, keystore.ErrUnavailable)
 	case notApplied:

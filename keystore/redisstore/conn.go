@@ -41,7 +41,7 @@ func (d *dialer) DialHook(dial redis.DialHook) redis.DialHook {
 			// The client counts its failures to connect, and after some of them it
 			// refuses to connect for a second at a time. Our own breakers know
 			// better when to try again; so it is handed what can't be used.
-			return deadConn{unconnected(err)}, nil //nolint:nilerr // it says so when it is used
+			return deadConn{unconnected(err)}, nil
 		}
 		if d.wrap != nil {
 			nc = d.wrap(nc)

@@ -18,6 +18,7 @@ type fate struct {
 	corrupt    bool   // there is something else under the record's name
 	retired    bool   // the connection was too old to send it
 	down       bool   // it is a sign that the server does not do its work
+	notDurable bool   // it was executed, but that may yet be lost
 	to         hop    // where else the key is; nothing was executed here
 }
 
@@ -30,6 +31,17 @@ type scriptError struct{ error }
 func (e scriptError) Unwrap() error { return e.error }
 
 func fateOf(err error) fate {
+	if ack, ok := errors.AsType[*ackError](err); ok {
+		// That the write was done is known. To send it again is to ask again, unless
+		// the answer was definite.
+		f := fate{text: ack.text}
+		if !errors.Is(ack.err, errShort) {
+			f = fateOf(ack.err)
+			f.text = ack.text
+		}
+		f.notApplied, f.notDurable = false, true
+		return f
+	}
 	if server, ok := errors.AsType[redis.Error](err); ok {
 		return fateOfReply(server.Error(), errors.As(err, new(scriptError)))
 	}
@@ -43,10 +55,10 @@ func fateOf(err error) fate {
 		f.again, f.notApplied = false, true
 	case errors.As(err, new(*routeError)):
 		f.notApplied = true // of that, its own breaker takes note
-	case errors.As(err, new(*dialError)), errors.Is(err, redis.ErrPoolTimeout):
+	case errors.As(err, new(*dialError)):
 		f.notApplied, f.down = true, true
-	case errors.Is(err, redis.ErrPoolExhausted):
-		f.notApplied = true
+	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
+		f.notApplied = true // that says more of this side than of the server
 	default:
 		// A connection that breaks says nothing of the next one.
 		f.down = isTimeout(err)
@@ -91,7 +103,7 @@ func fateOfReply(reply string, script bool) fate {
 	switch {
 	case strings.Contains(reply, "WRONGTYPE"):
 		f.corrupt = true
-	case strings.Contains(reply, "READONLY"):
+	case strings.Contains(reply, "READONLY"), strings.Contains(reply, "WAIT cannot be used with replica"):
 		f.readOnly, f.again = true, true
 		f.notApplied = true // our scripts do nothing before the one write that this refuses
 	case script && strings.Contains(reply, "OOM "):

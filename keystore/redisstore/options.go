@@ -45,6 +45,9 @@ type Options struct {
 	// times that as there are tries. Default [DefaultTimeout].
 	Timeout time.Duration
 
+	// Durability is what writes wait for.
+	Durability Durability
+
 	// Resends is how often a command that got no definite answer is sent again
 	// before the call fails. Default 2; negative: never.
 	Resends int
@@ -62,6 +65,7 @@ func (o Options) withDefaults() Options {
 	if o.Timeout <= 0 {
 		o.Timeout = DefaultTimeout
 	}
+	o.Durability = o.Durability.withDefaults(o.Timeout)
 	switch {
 	case o.Resends == 0:
 		o.Resends = 2
@@ -86,6 +90,9 @@ func (o Options) client() (Servers, *redis.UniversalOptions, error) {
 		return servers, nil, err
 	}
 	if err := CheckPrefix(o.Prefix); err != nil {
+		return servers, nil, err
+	}
+	if err := o.Durability.check(o.Timeout); err != nil {
 		return servers, nil, err
 	}
 	if o.ClientName != "" {

@@ -20,7 +20,8 @@ type node struct {
 	*redis.Client
 	*breaker
 	// via is where commands go: the client, or one connection of it.
-	via sender
+	via    sender
+	fsyncs *fsyncs
 	// asking says that the server has to be told, before each command, that it
 	// was named by the one that the key moves away from.
 	asking bool
@@ -32,7 +33,7 @@ type sender interface {
 }
 
 func (s *Store) newNode(c *redis.Client) *node {
-	return &node{Client: c, via: c, breaker: s.newBreaker(func(ctx context.Context) error {
+	return &node{Client: c, via: c, fsyncs: new(fsyncs), breaker: s.newBreaker(func(ctx context.Context) error {
 		// Not PING: a server answers that also when its cluster is down.
 		err := c.Get(ctx, s.prefix+"probe").Err()
 		if errors.Is(err, redis.Nil) {

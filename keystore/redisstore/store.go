@@ -19,6 +19,7 @@
 package redisstore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -42,6 +43,9 @@ type Store struct {
 	timeout       time.Duration // of one try, all that the client makes of it included
 	resends       int
 	clientRetries int
+	poolSize      int
+	durability    Durability
+	noWaitAOF     atomic.Bool // a server has refused to know that command
 
 	clock    clock
 	watchers watchers
@@ -77,6 +81,8 @@ func open(o Options, where Servers, opt *redis.UniversalOptions, d *dialer) *Sto
 		timeout:       o.Timeout * time.Duration(1+max(0, o.ClientRetries)),
 		resends:       o.Resends,
 		clientRetries: o.ClientRetries,
+		poolSize:      opt.PoolSize,
+		durability:    o.Durability,
 		done:          make(chan struct{}),
 	}
 	s.client = s.connect(where, opt)
@@ -155,11 +161,26 @@ func (s *Store) Create(ctx context.Context, job *keystore.Job) (present *keystor
 		ttl = 1 // it is none as soon as it is there; but what is there must still be told
 	}
 	key := s.recordKey(job.Name)
+	sends := 0
 	found, err := call(ctx, s, what, key, writes, func(ctx context.Context, n *node) ([]byte, error) {
-		return s.create(ctx, n, key, record, ttl)
+		sends++
+		n, release := s.writer(n)
+		defer release()
+		found, err := s.create(ctx, n, key, record, ttl)
+		switch {
+		case err != nil || !s.durability.on():
+			return found, err
+		case found == nil:
+			return nil, s.acknowledged(ctx, n)
+		case sends > 1 || bytes.HasPrefix(found, []byte(head(job.WriteID))):
+			// An earlier send may have been applied: what is there is, or may be built
+			// on, that write, which is not to be believed in before it is durable.
+			return found, s.confirm(ctx, n, key, job.Name, found)
+		}
+		return found, nil
 	})
 	if err != nil {
-		return nil, false, err
+		return nil, errors.Is(err, keystore.ErrNotDurable), err
 	}
 	if found == nil {
 		return nil, true, nil
@@ -248,12 +269,27 @@ func (s *Store) Swap(ctx context.Context, expected keystore.WriteID, job *keysto
 	key, head := s.recordKey(job.Name), head(expected)
 	reply, err := call(ctx, s, what, key, writes, func(ctx context.Context, n *node) (swapped, error) {
 		tries++
+		n, release := s.writer(n)
+		defer release()
 		reply, err := n.run(ctx, swapScript, key, head, record, ttl, s.channel(), job.Name.String())
 		if err != nil {
 			return swapped{}, err
 		}
-		return swappedBy(reply, ttl < 0, tries > 1)
+		r, err := swappedBy(reply, ttl < 0, tries > 1)
+		switch {
+		case err != nil || !s.durability.on() || ttl < 0:
+			return r, err
+		case r.done:
+			return r, s.acknowledged(ctx, n)
+		case r.found != nil && tries > 1: // as in Create
+			return r, s.confirm(ctx, n, key, job.Name, r.found)
+		}
+		return r, nil
 	})
+	if errors.Is(err, keystore.ErrNotDurable) {
+		s.watchers.wake(job.Name)
+		return nil, true, err
+	}
 	if err != nil {
 		return nil, false, err
 	}
