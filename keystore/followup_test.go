@@ -38,6 +38,7 @@ func TestFailOver(t *testing.T) {
 		"on a racing route, full":   {racing(2, 0), failed(1), 2, false, EffectFailed},
 		"beside an unknown sibling": {reported(t, racing(2, 0), unknown(2)), failed(1), 0, false, EffectFailed},
 		"raced, and one unknown":    {reported(t, racing(2, 0), unknown(2)), failed(1), 3, true, EffectFailed},
+		"its provider is busy":      {stored(running().Start(next(2))), failed(1), 3, false, EffectFailed},
 		"no such attempt":           {running(), failed(9), 3, false, EffectLost},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -100,6 +101,9 @@ func TestStartSibling(t *testing.T) {
 		"completed":                {reported(t, running(), final(1, "x")), 1, 3, false},
 		"beaten":                   {reported(t, started(running(), 2, epoch), final(2, "x")), 1, 3, false},
 		"the other one has failed": {reported(t, started(running(), 2, epoch), failed(1)), 2, 3, true},
+		"its provider is running":  {stored(running().Start(next(2))), 1, 3, false},
+		"its provider is unknown":  {reported(t, stored(running().Start(next(2))), unknown(2)), 1, 3, false},
+		"its provider has failed":  {reported(t, stored(running().Start(next(2))), failed(2)), 1, 3, true},
 		"lost":                     {running(), 9, 3, false},
 	} {
 		t.Run(name, func(t *testing.T) {

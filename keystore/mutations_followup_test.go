@@ -17,6 +17,8 @@ var mutationsOfFollowUps = []mutation{
 	{"failover: the failure is in the same write", "followup.go", "s.Next, s.Starts = s.Next.Start(n), true", "s.Next, s.Starts = j.Start(n), true", "TestFailOver"},
 	{"race: only beside an own attempt that is unresolved", "followup.go", "a == nil || !a.Unresolved()", "a == nil", "TestStartSibling"},
 	{"race: only up to so many attempts", "followup.go", " || j.AttemptCount() >= max {\n\t\treturn nil", " {\n\t\treturn nil", byProperty},
+	{"failover: not on a provider that is busy with the job", "followup.go", "if slices.Contains(s.Next.Busy(), n.Provider) {", "if false {", "TestFailOver"},
+	{"race: not on a provider that is busy with the job", "followup.go", " || slices.Contains(j.Busy(), n.Provider)", "", "TestStartSibling"},
 	{"provider: after a failure the next one", "provider.go", "for i := last + 1; i <", "for i := max(0, last); i <", "TestNextProvider"},
 	{"provider: only one that may be used", "provider.go", "if i == 0 || eligible(configured[i]) {", "if true {", "TestNextProvider"},
 	{"provider: the primary needs no proof", "provider.go", "if i == 0 || eligible(configured[i]) {", "if eligible(configured[i]) || i > len(configured) {", "TestNextProvider"},

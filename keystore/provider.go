@@ -39,3 +39,15 @@ func (j *Job) NextProvider(configured []string, eligible func(provider string) b
 func (a *Attempt) neverDispatched() bool {
 	return a.proved() && strings.HasPrefix(a.Reason, ReasonNeverDispatched)
 }
+
+// Busy returns the named providers of the attempts that are unresolved. None of
+// them is asked again before that is settled, not even by a race: it may have
+// carried the job out.
+func (j *Job) Busy() (providers []string) {
+	for i := range j.Attempts {
+		if a := &j.Attempts[i]; a.Unresolved() && a.Provider != "" {
+			providers = append(providers, a.Provider)
+		}
+	}
+	return providers
+}

@@ -98,7 +98,7 @@ func (f *fulfilment) choose(j *keystore.Job, after string) string {
 	if f.over || len(f.tried) >= min(f.MaxAttempts, len(f.Providers)) {
 		return ""
 	}
-	provider := f.otherProvider(j, after, f.tried)
+	provider := f.otherProvider(j, after, slices.Concat(f.tried, j.Busy()))
 	if provider != "" {
 		f.try(provider)
 	}
@@ -166,11 +166,21 @@ func (f *fulfilment) settle(rep reply) (final reply, done bool) {
 	switch {
 	case f.unknown != nil:
 		return *f.unknown, true
+	case rep.outcome == keystore.OutcomeFailed && f.othersUnresolved(rep.job):
+		return reply{job: rep.job, refusal: f.refuseUnknown()}, true
 	case rep.refusal == nil && f.failed != nil:
 		f.failed.job = rep.job
 		return *f.failed, true
 	}
 	return rep, true
+}
+
+// othersUnresolved reports whether an attempt of another request may have been
+// executed. That this one's have failed is then no answer.
+func (f *fulfilment) othersUnresolved(j *keystore.Job) bool {
+	return slices.ContainsFunc(j.Attempts, func(a keystore.Attempt) bool {
+		return a.Unresolved() && !slices.Contains(f.tokens, a.Token)
+	})
 }
 
 // keep remembers what one attempt tells that does not settle the request by

@@ -138,14 +138,9 @@ func (rt *Route) siblingProvider(j *keystore.Job) string {
 	if rt.Race == 0 || j == nil {
 		return ""
 	}
-	var tried []string
-	for i := range j.Attempts {
-		if a := &j.Attempts[i]; a.Unresolved() {
-			tried = append(tried, a.Provider)
-		}
-	}
-	if len(tried) == 0 {
+	busy := j.Busy()
+	if len(busy) == 0 {
 		return ""
 	}
-	return rt.otherProvider(j, tried[len(tried)-1], tried)
+	return rt.otherProvider(j, busy[len(busy)-1], busy)
 }
