@@ -219,6 +219,7 @@ func (a *attempt) request(r *http.Request, job *keystore.Job, number int, keySen
 	}
 	req.Header.Set(HeaderJob, job.ID)
 	req.Header.Set(HeaderAttempt, attemptHeader(keystore.Caller{Number: number, Mark: a.token.Mark()}))
+	unlist(req.Header, HeaderJob, HeaderAttempt, a.route.KeyHeader, a.route.sendKey(a.provider))
 	req.Body = a.body.open()
 	req.ContentLength = a.body.size
 	req.TransferEncoding = nil

@@ -98,7 +98,7 @@ func everyRefusal() []*Refusal {
 	c := new(Config)
 	all := []*Refusal{
 		refuseEarly(DefaultKeyHeader), refuseStore(nil), refuseReplay(), refuseLoop(), c.refuseReused(), c.refuseUnknown(), refuseInFlight(nil, keystore.Time(0)),
-		refuseNotExecuted(nil), refuseNotKept(job), refuseLost(nil), refuseWaiters(),
+		refuseNotExecuted(nil), refuseNotKept(job.Result), refuseLost(nil), refuseWaiters(),
 	}
 	for _, code := range []string{CodeKeyMissing, CodeKeyInvalid, CodeOwnerMissing, CodeRequestTooLarge} {
 		all = append(all, refuseRequest(code, ""))

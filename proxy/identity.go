@@ -58,6 +58,26 @@ func sentKey(job string) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
 }
 
+// unlist takes names out of what a request says about its connection. Proxies drop
+// the fields that are listed there, so that a client could keep from the upstream
+// by which an intent it is known.
+func unlist(h http.Header, names ...string) {
+	var kept []string
+	for _, line := range h["Connection"] {
+		listed := strings.Split(line, ",")
+		listed = slices.DeleteFunc(listed, func(name string) bool {
+			return slices.Contains(names, http.CanonicalHeaderKey(strings.TrimSpace(name)))
+		})
+		if len(listed) > 0 {
+			kept = append(kept, strings.Join(listed, ","))
+		}
+	}
+	delete(h, "Connection")
+	if len(kept) > 0 {
+		h["Connection"] = kept
+	}
+}
+
 // CheckSendKey reports why attempts can't carry a key in a header of that name.
 func CheckSendKey(name string) error {
 	canonical := http.CanonicalHeaderKey(name)
@@ -66,8 +86,27 @@ func CheckSendKey(name string) error {
 		return errors.New("not the name of a header field")
 	case slices.Contains(ownHeaders, canonical):
 		return errors.New("headers of that name are the gateway's own; choose the one that your provider takes keys from")
-	case slices.Contains(hopByHop, canonical), slices.Contains([]string{"Host", "Content-Type", "Content-Length", "Authorization", "Cookie"}, canonical):
+	case slices.Contains(hopByHop, canonical), slices.Contains(noKey, canonical):
 		return errors.New("a key in it would break the request; choose the header that your provider takes keys from")
+	}
+	return nil
+}
+
+// noKey are headers that can't carry a key, since they mean something else, or are
+// never sent on.
+var noKey = []string{
+	"Accept-Encoding", "Authorization", "Content-Length", "Content-Type", "Cookie", "Expect", "Host", "Http2-Settings",
+}
+
+// checkKeyHeader reports why keys can't come in a header of that name.
+func checkKeyHeader(name string) error {
+	switch canonical := http.CanonicalHeaderKey(name); {
+	case !httpguts.ValidHeaderFieldName(name):
+		return errors.New("not the name of a header field")
+	case slices.Contains(ownHeaders, canonical):
+		return errors.New("headers of that name are the gateway's own, and taken out of requests, so that no key would ever be seen; choose another")
+	case slices.Contains(hopByHop, canonical), slices.Contains(noKey, canonical):
+		return errors.New("no key can come in it; choose the header that clients send their keys in")
 	}
 	return nil
 }

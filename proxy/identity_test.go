@@ -2,6 +2,9 @@ package proxy
 
 import (
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"regexp"
 	"strings"
 	"testing"
@@ -143,4 +146,34 @@ func TestSendKeyInPlaceOfTheClients(t *testing.T) {
 	f.do(request{})
 	f.do(request{}).wantBody(t, 200, "", true)
 	f.wantExecutions(1)
+}
+
+// A client says in Connection which fields are about its connection, and proxies
+// drop those. By that it can't keep the identity of its request from the upstream.
+func TestSEC09ConnectionHidesNoIdentity(t *testing.T) {
+	t.Parallel()
+	var seen http.Header
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = r.Header }))
+	t.Cleanup(upstream.Close)
+	to, err := url.Parse(upstream.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFixture(t, Config{SendKey: "PayPal-Request-Id"})
+	f.serve = func(w http.ResponseWriter, r *http.Request) error {
+		httputil.NewSingleHostReverseProxy(to).ServeHTTP(w, r)
+		return nil
+	}
+	f.do(request{header: http.Header{
+		"Connection": {"close, x-hop, idempotency-key , Idempotency-Job", "Idempotency-Attempt", "paypal-request-id,X-Other"},
+		"X-Hop":      {"1"}, "X-Other": {"1"}, "X-End": {"1"},
+	}}).wantBody(t, 200, "", false)
+	for name, want := range map[string]bool{
+		"Idempotency-Key": true, HeaderJob: true, HeaderAttempt: true, "Paypal-Request-Id": true,
+		"X-End": true, "X-Hop": false, "X-Other": false,
+	} {
+		if got := seen.Get(name); (got != "") != want {
+			t.Errorf("the upstream sees %s: %q", name, got)
+		}
+	}
 }

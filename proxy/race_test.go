@@ -246,3 +246,31 @@ func TestRandomRaces(t *testing.T) {
 		all.Wait()
 	})
 }
+
+// A provider of which it is unknown whether it has carried out the job is not
+// asked again: neither as the next one of a race, nor after another provider's
+// failure, which is then no answer either.
+func TestRaceAsksNoProviderTwice(t *testing.T) {
+	c := racing
+	c.Providers, c.MaxAttempts, c.Race = named("a", "b", "c"), 6, 6*time.Second
+	for name, third := range map[string]script{
+		"the third is slow":    after(8*time.Second, says(200, "C")),
+		"the third has failed": says(429, "busy"),
+		"the third is down":    refuses,
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, c, func(t *testing.T, f *fixture) {
+				f.with(map[string][]script{"a": {hangs}, "b": {hangs}, "c": {third}})
+				f.do(request{}).want(t, 504, CodeOutcomeUnknown)
+				f.wantExecuted(1, 1, 0)
+				if again := f.do(request{}); name == "the third is slow" {
+					again.wantBody(t, 200, "C", false)
+				} else {
+					again.want(t, 504, CodeOutcomeUnknown)
+				}
+				f.wantExecuted(1, 1, 1)
+				time.Sleep(2 * time.Minute)
+			})
+		})
+	}
+}

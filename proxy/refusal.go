@@ -262,12 +262,12 @@ func refuseNotExecuted(j *keystore.Job) *Refusal {
 	}
 }
 
-func refuseNotKept(j *keystore.Job) *Refusal {
+func refuseNotKept(result *keystore.Response) *Refusal {
 	return &Refusal{
 		Code: CodeResultNotKept, Status: http.StatusGone, Advice: AdviceAlreadyDone,
 		Title:          "The request was executed; its answer was not kept",
 		Detail:         "The request was executed once and is not executed again. Its answer was too large to be kept, or is no longer there.",
-		ExecutedStatus: j.Result.Status, ExecutedAt: j.Result.Answered.Std(),
+		ExecutedStatus: result.Status, ExecutedAt: result.Answered.Std(),
 	}
 }
 
@@ -277,7 +277,7 @@ func refuseIncomplete(rep reply) *Refusal {
 	if rep.outcome == keystore.OutcomeFailed {
 		return refuseNotExecuted(rep.job)
 	}
-	return refuseNotKept(rep.job)
+	return refuseNotKept(rep.answer) // the job as it is known may be that from before
 }
 
 func refuseLost(known *keystore.Job) *Refusal {

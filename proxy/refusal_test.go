@@ -33,7 +33,7 @@ func TestAPI05CodesAreAContract(t *testing.T) {
 		{refuseInFlight(nil, now), "in-flight", 409, "retry-same-key", true},
 		{new(Config).refuseUnknown(), "outcome-unknown", 504, "wait-for-resolution", false},
 		{refuseNotExecuted(nil), "not-executed", 502, "retry-same-key", true},
-		{refuseNotKept(answered), "result-not-kept", 410, "already-done", false},
+		{refuseNotKept(answered.Result), "result-not-kept", 410, "already-done", false},
 		{refuseStore(errors.New("redis://secret")), "store-unavailable", 503, "retry-same-key", true},
 		{refuseLost(nil), "record-lost", 503, "wait-for-resolution", false},
 		{refuseWaiters(), "too-many-waiters", 503, "retry-same-key", true},

@@ -13,7 +13,7 @@ func (c *call) replay(j *keystore.Job) error {
 	}
 	setJobHeaders(c.w.Header(), j)
 	if j.Result.NotKept {
-		return refuseNotKept(j).about(j, c.g.store.Now())
+		return refuseNotKept(j.Result).about(j, c.g.store.Now())
 	}
 	answer, err := c.Keyring.OpenResponse(j)
 	if err != nil {
