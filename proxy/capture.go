@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"hash"
 	"mime"
 	"net/http"
@@ -67,6 +68,9 @@ func (c *capture) writeHeader(status int) {
 			c.inform(status, c.header.Clone())
 		}
 		return
+	}
+	if status < 100 || status > 999 {
+		panic(fmt.Sprintf("invalid WriteHeader code %v", status)) // as net/http does, which could not write it
 	}
 	c.status = status
 	c.sent = c.header.Clone()
