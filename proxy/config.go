@@ -219,6 +219,9 @@ func (c Config) Validate() error {
 	if err := c.Fingerprint.validate(c.KeyHeader); err != nil {
 		return err
 	}
+	if err := checkKeyHeader(c.KeyHeader); err != nil {
+		return fmt.Errorf("key %q: %w", c.KeyHeader, err)
+	}
 	if err := CheckSendKey(c.SendKey); c.SendKey != "" && err != nil {
 		return fmt.Errorf("send_key %s: %w", c.SendKey, err)
 	}
@@ -230,8 +233,6 @@ func (c Config) Validate() error {
 	switch {
 	case strings.HasPrefix(c.Space, "_"):
 		return fmt.Errorf("space %q: names that begin with _ are reserved; choose another", c.Space)
-	case !httpguts.ValidHeaderFieldName(c.KeyHeader):
-		return fmt.Errorf("key %q: not the name of a header field", c.KeyHeader)
 	case c.KeyFormat != KeyAny && c.KeyFormat != KeyUUID:
 		return fmt.Errorf("key_format %s: must be %s or %s", c.KeyFormat, KeyAny, KeyUUID)
 	case c.Statuses != StatusesConflict && c.Statuses != StatusesIETF:

@@ -44,6 +44,8 @@ func (c *Config) validateProviders() error {
 		return fmt.Errorf("race after %v: must be positive", c.Race)
 	case c.Race > 0 && len(names) < 2:
 		return errors.New("race: needs two providers or more")
+	case c.Race > 0 && c.MaxAttempts < 2:
+		return fmt.Errorf("race: with max_attempts %d there is never a second attempt; raise it, or remove race", c.MaxAttempts)
 	case c.Race > 0 && c.Race >= c.Timeout:
 		return fmt.Errorf("race after %v: would never begin before timeout (%v); lower it, or raise timeout", c.Race, c.Timeout)
 	}
