@@ -57,6 +57,8 @@ func TestMOD10WrongOptionsAreRefusedWithLineAndRemedy(t *testing.T) {
 		{"literal owner", "wait 5s\nowner alice", "owner alice", []string{`owner "alice"`, "`owner shared`"}},
 		{"owner with escaped braces", `owner \{alice\}`, "owner", []string{"`owner shared`"}},
 		{"owner of the process", "owner {env.USER}", "owner", []string{"same for all callers", "`owner shared`"}},
+		{"owner without a gap", "owner {http.vars.tenant}{http.auth.user.id}", "owner", []string{"two callers could be one owner", "between them"}},
+		{"owner with a digit as the gap", "owner {http.vars.tenant}0{http.auth.user.id}", "owner", []string{"two callers could be one owner"}},
 		{"owner of two words", "owner shared alice", "owner", []string{"owner shared alice", "write `owner {http.auth.user.id}`"}},
 		{"empty owner", `owner ""`, "owner", []string{"empty", "`owner shared`"}},
 		{"owner without a word", "owner", "owner", []string{"`owner shared`"}},

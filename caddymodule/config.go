@@ -16,10 +16,6 @@ import (
 	"github.com/caddy-idempotency/caddy-idempotency/proxy"
 )
 
-// ownerShared is the word of the configuration that says that there is only one
-// caller.
-const ownerShared = "shared"
-
 // proxyConfig returns the settings of the handler's route, with their defaults.
 func (h *Handler) proxyConfig() (proxy.Config, error) {
 	c := proxy.Config{
@@ -174,22 +170,6 @@ func checkStatusPath(path string) error {
 	u, err := url.Parse(path)
 	if err != nil || !strings.HasPrefix(path, "/") || u.Path != path || u.Host != "" || u.EscapedPath() != path {
 		return fmt.Errorf("status_path %s: not a path; write the path that an idempotency_status handler answers on, beginning with a /, as in `status_path /jobs`", path)
-	}
-	return nil
-}
-
-// checkOwner refuses an owner that is the same for every caller: their keys
-// would be one, and they would get to see each other's answers.
-func checkOwner(owner string) error {
-	const remedy = "write `owner {http.auth.user.id}`, or another placeholder for the caller that the site has authenticated; or `owner shared` if there is only one caller"
-	// Placeholders that are known without a request, such as {env.…}, don't
-	// depend on the caller.
-	_, err := caddy.NewReplacer().ReplaceOrErr(owner, false, true)
-	switch {
-	case owner == "":
-		return errors.New("owner: not given; " + remedy)
-	case owner != ownerShared && err == nil:
-		return fmt.Errorf("owner %q: the same for all callers, who would get each other's answers; %s", owner, remedy)
 	}
 	return nil
 }

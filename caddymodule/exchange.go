@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"net/http"
-	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -65,24 +64,6 @@ func (x *exchange) serve(route *proxy.Route, w http.ResponseWriter) error {
 		}
 	}
 	return err
-}
-
-// sharedOwner is the owner where there is only one caller. It is not the word of
-// the configuration, which another route's placeholder could come to.
-const sharedOwner = "\x00" + ownerShared
-
-// ownerOf returns the caller whom a request's key belongs to. A placeholder that
-// is empty or unknown makes it nobody: what is left of the setting would be the
-// same for all callers.
-func ownerOf(setting string, repl *caddy.Replacer) string {
-	if setting == ownerShared {
-		return sharedOwner
-	}
-	owner, err := repl.ReplaceOrErr(setting, true, true)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(owner)
 }
 
 // owner returns the caller whom the request's key belongs to. It is asked for

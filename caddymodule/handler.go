@@ -52,8 +52,9 @@ type Handler struct {
 	// Whose a key is: a placeholder for the caller that the site has
 	// authenticated, such as `{http.auth.user.id}`. Two callers can use the same
 	// key without ever meeting. A request for which a placeholder in it is empty
-	// or unknown is refused. The word `shared` says that there is only one
-	// caller. Required.
+	// or unknown is refused. Where several placeholders make it up, the characters
+	// that stand between them are escaped in what they come to (`%3A` for a colon).
+	// The word `shared` says that there is only one caller. Required.
 	Owner string `json:"owner"`
 
 	// The request header that carries the key. Default: `Idempotency-Key`.
