@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 )
@@ -30,6 +31,8 @@ const maxAdminBody = 16 << 20
 //	POST /idempotency/jobs/{id}/resolve  decide on an unknown attempt
 //	POST /idempotency/jobs/{id}/forget   drop a completed job
 //	GET  /idempotency/stats              counts
+//	GET  /idempotency/providers          providers, and whether they are proven
+//	POST /idempotency/prove              run the cases of contracts
 //
 // Caddy makes one for each of its admin endpoints, before there is any app, and
 // never cleans it up. So it owns nothing: what it works on is looked for at each
@@ -55,6 +58,8 @@ func (adminAPI) Routes() []caddy.AdminRoute {
 // adminCall is one call of the API.
 type adminCall struct {
 	r      *http.Request
+	app    *App
+	alive  func() // is to be called before anything that takes long
 	job    string // the id in the path, where it has one
 	stores []adminStore
 }
@@ -76,6 +81,10 @@ func adminOperationAt(path string) *adminOperation {
 		return &adminOperation{http.MethodPost, (*adminCall).find, ""}
 	case len(parts) == 1 && parts[0] == "stats":
 		return &adminOperation{http.MethodGet, (*adminCall).stats, ""}
+	case len(parts) == 1 && parts[0] == "providers":
+		return &adminOperation{http.MethodGet, (*adminCall).providers, ""}
+	case len(parts) == 1 && parts[0] == "prove":
+		return &adminOperation{http.MethodPost, (*adminCall).prove, ""}
 	case len(parts) == 2 && parts[0] == "jobs":
 		return &adminOperation{http.MethodGet, (*adminCall).show, parts[1]}
 	case len(parts) == 3 && parts[0] == "jobs" && parts[2] == "resolve":
@@ -91,7 +100,11 @@ func adminOperationAt(path string) *adminOperation {
 func serveAdmin(w http.ResponseWriter, r *http.Request) error {
 	r.Body = http.MaxBytesReader(w, r.Body, maxAdminBody)
 	status := http.StatusOK
-	answer, err := answerAdmin(r)
+	answer, err := answerAdmin(r, func() {
+		// Caddy's endpoint takes a call that lasts longer than its read timeout for
+		// one whose caller has left.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	})
 	if err != nil {
 		p := adminErrorOf(err)
 		p.setHeader(w.Header())
@@ -108,7 +121,7 @@ func serveAdmin(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func answerAdmin(r *http.Request) (any, error) {
+func answerAdmin(r *http.Request, alive func()) (any, error) {
 	if err := checkSameOrigin(r); err != nil {
 		return nil, err
 	}
@@ -122,7 +135,7 @@ func answerAdmin(r *http.Request) (any, error) {
 	op := adminOperationAt(r.URL.Path)
 	switch {
 	case op == nil:
-		return nil, newAdminError(http.StatusNotFound, codeNotFound, "there is nothing at %s; the API has jobs, find and stats under %s", r.URL.Path, adminPrefix)
+		return nil, newAdminError(http.StatusNotFound, codeNotFound, "there is nothing at %s; the API has jobs, find, stats, providers and prove under %s", r.URL.Path, adminPrefix)
 	case r.Method != op.method && (r.Method != http.MethodHead || op.method != http.MethodGet):
 		p := newAdminError(http.StatusMethodNotAllowed, codeMethod, "%s takes %s, not %s", r.URL.Path, op.method, r.Method)
 		p.allow = op.method
@@ -142,7 +155,7 @@ func answerAdmin(r *http.Request) (any, error) {
 			s.release()
 		}
 	}()
-	return op.run(&adminCall{r: r, job: op.job, stores: stores})
+	return op.run(&adminCall{r: r, app: app, alive: alive, job: op.job, stores: stores})
 }
 
 // checkSameOrigin refuses what a page of another site makes a browser send, and

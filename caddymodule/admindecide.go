@@ -26,6 +26,9 @@ type resolveRequest struct {
 	Evidence string `json:"evidence"`
 	// Response becomes the job's result; with succeeded only.
 	Response *givenResponse `json:"response,omitempty"`
+	// Kept makes the answer the result that the attempt has kept; with succeeded
+	// only, and in place of a response.
+	Kept bool `json:"kept,omitempty"`
 }
 
 // givenResponse is a response that somebody has given.
@@ -49,7 +52,7 @@ func (c *adminCall) resolve() (any, error) {
 	if err := c.body(&req); err != nil {
 		return nil, err
 	}
-	d := proxy.Decision{Job: c.job, Attempt: req.Attempt, Actor: req.Actor, Evidence: req.Evidence}
+	d := proxy.Decision{Job: c.job, Attempt: req.Attempt, Actor: req.Actor, Evidence: req.Evidence, Kept: req.Kept}
 	i := slices.IndexFunc(resolutions, func(s keystore.AttemptState) bool { return s.String() == req.As })
 	switch {
 	case i < 0:

@@ -57,6 +57,8 @@ type attemptView struct {
 	Lease        time.Time       `json:"lease"`                  // its end
 	ListensUntil time.Time       `json:"listens_until,omitzero"` // after that no late result comes
 	Evidence     evidenceView    `json:"evidence"`
+	Violation    *violationView  `json:"violation,omitempty"`
+	Kept         *keptView       `json:"kept,omitempty"`
 	Resolution   *resolutionView `json:"resolution,omitempty"`
 	Lookups      *lookupsView    `json:"lookups,omitempty"`
 }
@@ -75,6 +77,20 @@ type evidenceView struct {
 
 	Status int   `json:"status,omitempty"` // of a complete answer
 	Size   int64 `json:"size,omitempty"`   // of the answer's body, in bytes
+}
+
+// violationView is how an answer breaks its route's contract.
+type violationView struct {
+	Path     string `json:"path,omitempty"` // JSON pointer into the body
+	Expected string `json:"expected"`
+	Found    string `json:"found"`
+}
+
+// keptView is an answer that broke the contract and is kept, so that it can be
+// made the result.
+type keptView struct {
+	Status int   `json:"status"`
+	Size   int64 `json:"size"` // of the body, in bytes
 }
 
 // resolutionView is a decision on an attempt.
@@ -128,6 +144,12 @@ func viewOfAttempt(a *keystore.Attempt) attemptView {
 	}
 	if !a.Ended.IsZero() {
 		v.Took = readable(a.Ended.Sub(a.Started))
+	}
+	if broken := a.Violation; broken != nil {
+		v.Violation = &violationView{Path: broken.Path, Expected: broken.Expected, Found: broken.Found}
+	}
+	if kept := a.Kept; kept != nil && !kept.NotKept {
+		v.Kept = &keptView{Status: kept.Status, Size: kept.Size}
 	}
 	if r := a.Resolution; r != nil {
 		v.Resolution = &resolutionView{As: r.State.String(), Actor: r.Actor, Evidence: r.Evidence, At: r.At.Std()}

@@ -19,8 +19,9 @@ func init() {
 		Usage: "<command>",
 		Short: "Shows jobs whose outcome is unknown, and settles them",
 		Long: `
-Shows the jobs of the idempotency handlers of the Caddy that is running, and
-settles those of which nobody knows whether they were executed. The commands talk
+Shows the jobs of the idempotency handlers of the Caddy that is running, settles
+those of which nobody knows whether they were executed, and has providers proven.
+The commands talk
 to its admin endpoint: the one at --address, else the one in the file given by
 --config, else the default one.
 
@@ -46,6 +47,7 @@ const (
 	exitNoJob       = 3
 	exitConflict    = 4
 	exitUnreachable = 5
+	exitNotProven   = 6
 )
 
 const exitCodesHelp = `Exit codes:
@@ -56,7 +58,8 @@ const exitCodesHelp = `Exit codes:
   4  the job is not in a state for that, or not any more: somebody else has
      decided, or a late result has come; the present state is shown
   5  Caddy, its admin endpoint or the store can't be reached, or refuses the
-     token`
+     token
+  6  a provider was not proven`
 
 // cli has the commands that operators use.
 type cli struct {
@@ -79,7 +82,7 @@ func (c *cli) commands(parent *cobra.Command) {
 	flags.StringP("adapter", "a", "", "Name of the config adapter to apply")
 	flags.String("token", "", "Admin token (better: $"+envToken+")")
 	flags.Bool("json", false, "Print what the admin API answers, as JSON")
-	parent.AddCommand(c.list(), c.show(), c.resolve(), c.forget(), c.stats())
+	parent.AddCommand(c.list(), c.show(), c.resolve(), c.forget(), c.stats(), c.providers(), c.prove())
 }
 
 // command returns a command with its help, which ends with an example.

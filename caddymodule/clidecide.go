@@ -30,7 +30,8 @@ exit code 4. An attempt that is still running can't be resolved.
 
 The file of --response holds a response as curl -i prints it: the status line,
 the header, an empty line, the body. Cookies and what concerns one connection are
-left out of what retries get.
+left out of what retries get. The word kept in its place is the answer that broke
+the contract and was kept with the attempt, as show tells.
 
 Example:
   $ caddy idempotency resolve 8c6e…7a01.5f3b2c1d --as cancelled --evidence "not in the bank's journal of 3 May"
@@ -42,12 +43,16 @@ Example:
 	flags.String("as", "", "What it is resolved as: succeeded, failed or cancelled (required)")
 	flags.String("evidence", "", "What the decision rests on (required)")
 	flags.String("actor", "", "Who decides (default: the user of the operating system)")
-	flags.String("response", "", "File with the response that retries get, - for standard input; with succeeded")
+	flags.String("response", "", "File with the response that retries get, - for standard input, kept for the one that was kept; with succeeded")
 	flags.Bool("yes", false, "Do not ask for confirmation")
 	flags.String("store", "", storeHelp)
 	cmd.Args = cobra.ExactArgs(1)
 	return cmd
 }
+
+// keptResponse is the word for the answer that an attempt has kept. A file of this
+// name is ./kept.
+const keptResponse = "kept"
 
 func (c *call) runResolve(args []string) error {
 	id := args[0]
@@ -68,7 +73,11 @@ func (c *call) runResolve(args []string) error {
 	if req.Actor, err = c.actor(); err != nil {
 		return err
 	}
-	if file != "" {
+	switch file {
+	case "":
+	case keptResponse:
+		req.Kept = true
+	default:
 		if req.Response, err = c.readResponseFile(file); err != nil {
 			return fmt.Errorf("--response %s: %w", file, err)
 		}

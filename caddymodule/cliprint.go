@@ -156,6 +156,16 @@ func (f fields) attempt(a *attemptView) {
 	if a.Evidence.Status != 0 {
 		f.add(indent, "answer", fmt.Sprintf("status %d, %s", a.Evidence.Status, size(a.Evidence.Size)))
 	}
+	if v := a.Violation; v != nil {
+		words := fmt.Sprintf("expected %s, found %s", plain(v.Expected, 0), plain(v.Found, 0))
+		if v.Path != "" {
+			words = plain(v.Path, 0) + ": " + words
+		}
+		f.add(indent, "broke the contract", words)
+	}
+	if k := a.Kept; k != nil {
+		f.add(indent, "kept", fmt.Sprintf("status %d, %s; resolve with --response kept makes it the result", k.Status, size(k.Size)))
+	}
 	if l := a.Lookups; l != nil {
 		said := "no answer"
 		if l.Status != 0 {

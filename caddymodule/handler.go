@@ -207,6 +207,7 @@ type Handler struct {
 	contract *proxy.Contract // as it was read
 	opener   StoreOpener
 	lookup   *lookup // of a handler that reconciles
+	server   *caddyhttp.Server
 	log      *slog.Logger
 	bound    atomic.Pointer[boundRoute]
 }
@@ -233,6 +234,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	h.config = config
+	h.server, _ = ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if err := h.provisionSecrets(); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +20,15 @@ type observer struct {
 	incidents *prometheus.CounterVec
 	events    *prometheus.CounterVec
 	dropped   prometheus.Counter // events that nobody could be told of
+
+	mu        sync.Mutex
+	providers map[string]*providerCounts // by name
+}
+
+// providerCounts are the counts of the providers of one name in this process.
+type providerCounts struct {
+	attempts  map[string]int // by outcome
+	incidents map[proxy.Incident]int
 }
 
 // metrics are the process's. Caddy has a new registry for each configuration;
@@ -28,6 +38,7 @@ var metrics = newObserver()
 func newObserver() *observer {
 	const namespace, subsystem = "caddy", "idempotency"
 	return &observer{
+		providers: make(map[string]*providerCounts),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "requests_total",
 			Help: "Requests by what became of them.",
@@ -74,6 +85,24 @@ func (o *observer) Request(verdict string) { o.requests.WithLabelValues(verdict)
 func (o *observer) Attempt(provider, outcome string, took time.Duration) {
 	o.attempts.WithLabelValues(provider, outcome).Inc()
 	o.durations.WithLabelValues(provider).Observe(took.Seconds())
+	o.count(provider, func(c *providerCounts) { c.attempts[outcome]++ })
+}
+
+// ProviderIncident implements proxy.ProviderObserver.
+func (o *observer) ProviderIncident(provider string, i proxy.Incident) {
+	o.count(provider, func(c *providerCounts) { c.incidents[i]++ })
+}
+
+// count gives access to a provider's counts.
+func (o *observer) count(provider string, use func(*providerCounts)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	c := o.providers[provider]
+	if c == nil {
+		c = &providerCounts{make(map[string]int), make(map[proxy.Incident]int)}
+		o.providers[provider] = c
+	}
+	use(c)
 }
 
 // Incident implements proxy.Observer.
@@ -85,4 +114,8 @@ func (o *observer) Event(e proxy.Event) {
 	events.put(e)
 }
 
-var _ proxy.Observer = (*observer)(nil)
+// Interface guards
+var (
+	_ proxy.Observer         = (*observer)(nil)
+	_ proxy.ProviderObserver = (*observer)(nil)
+)

@@ -215,7 +215,7 @@ func (a *attempt) request(r *http.Request, job *keystore.Job, number int, keySen
 	req.Header.Del("Accept-Encoding")
 	req.Header[a.route.KeyHeader] = []string{keySent}
 	if header := a.route.sendKey(a.provider); header != "" {
-		req.Header[header] = []string{sentKey(job.ID)}
+		req.Header[header] = []string{SentKey(job.ID)}
 	}
 	req.Header.Set(HeaderJob, job.ID)
 	req.Header.Set(HeaderAttempt, attemptHeader(keystore.Caller{Number: number, Mark: a.token.Mark()}))

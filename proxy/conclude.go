@@ -31,7 +31,7 @@ func (a *attempt) conclude(seen observation) {
 	if v.violation != nil {
 		report.Violation = v.violation
 		report.Kept = a.route.Keyring.SealResponse(jobID, storable(seen.answer, a.route.KeepHeaders...))
-		a.g.observer.Incident(IncidentViolation)
+		a.incident(IncidentViolation)
 		a.log.Warn("an answer breaks the contract", slog.String("path", v.violation.Path),
 			slog.String("expected", v.violation.Expected), slog.String("found", v.violation.Found))
 	}
@@ -39,7 +39,7 @@ func (a *attempt) conclude(seen observation) {
 		report.Response = a.route.Keyring.SealResponse(jobID, storable(seen.answer, a.route.KeepHeaders...))
 	}
 	if report.Evidence.Resent() {
-		a.g.observer.Incident(IncidentResent)
+		a.incident(IncidentResent)
 		a.log.Warn("something below the gateway sent the request again", slog.Int("connections", report.Evidence.Connected))
 	}
 	a.g.observer.Attempt(a.provider, outcomeWord(v.outcome), time.Since(a.began))
@@ -133,14 +133,14 @@ func (a *attempt) logEnd(report keystore.Report, settled keystore.Settlement) {
 	late := a.lingers() || settled.Before == keystore.AttemptUnknown
 	switch {
 	case settled.Contradicts:
-		a.g.observer.Incident(IncidentContradicted)
+		a.incident(IncidentContradicted)
 		a.tellEvent(EventContradicted, report.Reason)
 		a.log.Error("an attempt's end contradicts how it was resolved", attrs...)
 	case settled.Effect == keystore.EffectDiscarded, settled.Effect == keystore.EffectEvidence:
-		a.g.observer.Incident(IncidentDiscarded)
+		a.incident(IncidentDiscarded)
 		a.log.Warn("an attempt came too late and was discarded", attrs...)
 	case late && settled.Effect == keystore.EffectWon:
-		a.g.observer.Incident(IncidentLateResult)
+		a.incident(IncidentLateResult)
 		a.tellEvent(EventLateResult, report.Reason)
 		a.log.Info("a late result took the result slot", attrs...)
 	case report.Outcome == keystore.OutcomeUnknown:

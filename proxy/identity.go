@@ -47,10 +47,10 @@ func callerOf(h http.Header) (c keystore.Caller) {
 	return c
 }
 
-// sentKey is the key of a job for upstreams to which many owners' requests go
+// SentKey is the key of a job for upstreams to which many owners' requests go
 // under one account: a UUID of version 8 (RFC 9562, section 5.8) made of the
 // job's id. Two owners' jobs differ in it where their keys don't.
-func sentKey(job string) string {
+func SentKey(job string) string {
 	sum := sha256.Sum256([]byte(job))
 	id := sum[:16]
 	id[6] = id[6]&0x0f | 0x80 // the version

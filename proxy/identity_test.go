@@ -128,7 +128,7 @@ func TestSendKey(t *testing.T) {
 	if len(seen) != 4 || len(keys) != 2 || keys[seen[0].Get("Paypal-Request-Id")] != 3 {
 		t.Errorf("two jobs with three and one attempts were sent with %v", keys)
 	}
-	if got := sentKey("0c84.02799a45"); got != "182afaf5-048c-8d5e-b032-56fec93d657b" {
+	if got := SentKey("0c84.02799a45"); got != "182afaf5-048c-8d5e-b032-56fec93d657b" {
 		t.Errorf("the key of a job has changed to %s: providers would take its next attempt for another request", got)
 	}
 }
@@ -138,7 +138,7 @@ func TestSendKeyInPlaceOfTheClients(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, Config{SendKey: "idempotency-key"})
 	f.serve = func(_ http.ResponseWriter, r *http.Request) error {
-		if got := r.Header["Idempotency-Key"]; len(got) != 1 || got[0] != sentKey(f.mem.job().ID) {
+		if got := r.Header["Idempotency-Key"]; len(got) != 1 || got[0] != SentKey(f.mem.job().ID) {
 			t.Errorf("the upstream got %q", got)
 		}
 		return nil

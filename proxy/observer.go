@@ -71,6 +71,21 @@ type Observer interface {
 	Event(Event)
 }
 
+// ProviderObserver is what an [Observer] may be besides.
+type ProviderObserver interface {
+	// ProviderIncident is told of an incident of an attempt on a provider, which
+	// the observer is told of as well.
+	ProviderIncident(provider string, i Incident)
+}
+
+// incident tells of an incident of this attempt.
+func (a *attempt) incident(i Incident) {
+	a.g.observer.Incident(i)
+	if o, ok := a.g.observer.(ProviderObserver); ok {
+		o.ProviderIncident(a.provider, i)
+	}
+}
+
 // NopObserver ignores everything.
 type NopObserver struct{}
 
