@@ -225,6 +225,8 @@ func (a *attempt) request(r *http.Request, job *keystore.Job, number int, keySen
 	req.TransferEncoding = nil
 	req.GetBody = nil
 	removeOwnHeaders(req.Trailer)
+	delete(req.Trailer, a.route.KeyHeader) // what comes after the body is judged by nobody
+	delete(req.Trailer, a.route.sendKey(a.provider))
 	req.Header.Del("Expect")  // the body is there
 	req.Header.Del("Upgrade") // no more than an offer of h2c, to this hop only
 	req.Header.Del("Http2-Settings")

@@ -177,3 +177,23 @@ func TestSEC09ConnectionHidesNoIdentity(t *testing.T) {
 		}
 	}
 }
+
+// Nor does it name another identity after its body.
+func TestSEC09TrailersNameNoIdentity(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, Config{SendKey: "X-Provider-Key"})
+	var seen http.Header
+	f.serve = func(_ http.ResponseWriter, r *http.Request) error {
+		seen = r.Trailer
+		return nil
+	}
+	r := httptest.NewRequest(http.MethodPost, "http://api.example/pay", strings.NewReader("1"))
+	r.Header.Set("Idempotency-Key", "k1")
+	r.Trailer = http.Header{"Idempotency-Key": {"k2"}, HeaderJob: {"j"}, HeaderAttempt: {"1"}, "X-Provider-Key": {"k2"}, "X-Sum": {"abc"}}
+	if err := f.route.Serve(httptest.NewRecorder(), r, Exchange{Owner: func() string { return "alice" }, Provider: f.provider}); err != nil {
+		t.Fatal(err)
+	}
+	if len(seen) != 1 || seen.Get("X-Sum") != "abc" {
+		t.Errorf("the upstream sees the trailer %v", seen)
+	}
+}
