@@ -70,8 +70,10 @@ type reply struct {
 	body *feed
 	// trailer gives the answer's trailer once body has ended.
 	trailer func() http.Header
-	// err is the error of an attempt that certainly had no effect.
-	err error
+	// err is the error of an attempt that certainly had no effect, and errHeader
+	// what the answer to it is to have, such as Allow or a challenge.
+	err       error
+	errHeader http.Header
 	// refusal is the gateway's own answer.
 	refusal *Refusal
 	// superseded says that the attempt's answer came too late, so that the
@@ -256,6 +258,7 @@ func (a *attempt) run(req *http.Request, provider Provider) (seen observation) {
 	seen.err = provider.ServeHTTP(a.capture, req)
 	if seen.err != nil {
 		seen.failure = provider.Inspect(seen.err)
+		seen.header = endToEnd(a.capture.header)
 	}
 	returned = true
 	return seen

@@ -180,7 +180,7 @@ func (a *attempt) tell(seen observation, v verdict, settled keystore.Settlement,
 	case v.outcome == keystore.OutcomeFailed && (v.violation != nil || seen.answer == nil && seen.err == nil):
 		r.refusal = refuseNotExecuted(r.job)
 	case v.outcome == keystore.OutcomeFailed && seen.answer == nil:
-		r.err = seen.err
+		r.err, r.errHeader = seen.err, seen.header
 	default:
 		r.answer = seen.answer
 	}

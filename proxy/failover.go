@@ -51,7 +51,7 @@ func (a *attempt) failOver(seen observation, v verdict, report keystore.Report) 
 	case v.violation != nil:
 		r.answer = nil
 	case r.answer == nil:
-		r.err = seen.err
+		r.err, r.errHeader = seen.err, seen.header
 	}
 	if !a.replyWith(r) { // the client was told something else meanwhile
 		a.g.abort(claim, false)

@@ -16,6 +16,7 @@ type observation struct {
 	answer   *keystore.Response // nil where nothing was written
 	complete bool               // the answer's end was seen, and it was whole
 	err      error              // what the handler returned
+	header   http.Header        // what it had set for the answer to that error
 	failure  Failure            // what that error says
 	panicked any                // what the handler panicked with
 	ended    error              // why the attempt's context had ended; nil if it had not

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -358,6 +359,7 @@ func (c *call) answer(rep reply, sent time.Time) error {
 		c.w.Header().Set(HeaderRecorded, "false")
 	}
 	if rep.err != nil {
+		maps.Copy(c.w.Header(), rep.errHeader)
 		return rep.err
 	}
 	if rep.body != nil {
