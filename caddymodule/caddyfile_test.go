@@ -301,6 +301,7 @@ func TestMOD06DirectiveHasAPlaceOfItsOwn(t *testing.T) {
 		"\tidempotency {\n\t\towner {http.auth.user.id}\n\t}\n" +
 		"\thandle /x {\n\t\trespond x\n\t}\n" +
 		"\ttemplates\n" +
+		"\tintercept {\n\t\treplace_status 200\n\t}\n" +
 		"\tencode gzip\n" +
 		"\trequest_header -X-A\n" +
 		"\tbasic_auth {\n\t\ta $2a$14$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG\n\t}\n" +
@@ -314,7 +315,7 @@ func TestMOD06DirectiveHasAPlaceOfItsOwn(t *testing.T) {
 		order = append(order, name)
 	}
 	got := strings.Join(order, " ")
-	if got != "authentication headers encode templates idempotency subroute static_response reverse_proxy" {
+	if got != "authentication headers encode idempotency intercept templates subroute static_response reverse_proxy" {
 		t.Errorf("the handlers are in the order %s", got)
 	}
 }

@@ -19,8 +19,8 @@ func init() {
 	httpcaddyfile.RegisterHandlerDirective(directive, parseCaddyfile)
 	// Inside of authentication, which tells whose request it is, and of encode,
 	// so that a stored answer is compressed anew for each client; outside of
-	// everything that answers.
-	httpcaddyfile.RegisterDirectiveOrder(directive, httpcaddyfile.After, "templates")
+	// everything that answers, or does something with an answer: that is done once.
+	httpcaddyfile.RegisterDirectiveOrder(directive, httpcaddyfile.Before, "intercept")
 
 	httpcaddyfile.RegisterHandlerDirective(statusDirective, parseStatusCaddyfile)
 	httpcaddyfile.RegisterDirectiveOrder(statusDirective, httpcaddyfile.Before, "respond")
