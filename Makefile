@@ -34,10 +34,12 @@ test: needed ## run all tests, with the race detector where there is a C compile
 	fi; \
 	set -x; go vet ./... && go test $$race -timeout 30m ./...
 
-# The server is installed without being started: the tests run servers of their own.
+# The servers are installed without being started: the tests run servers of their
+# own. The name of php-fpm has PHP's version in it on many systems.
 needed:
-	@for program in redis-server curl node npm; do \
+	@for program in redis-server curl node npm php-fpm; do \
 		command -v $$program >/dev/null && continue; \
+		case $$program in php-fpm) ls /usr/sbin/php-fpm* >/dev/null 2>&1 && continue ;; esac; \
 		package=$$program; [ $$program != node ] || package=nodejs; \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 			echo "make: installing $$package, which the tests need" >&2; \
