@@ -33,12 +33,9 @@ type seen struct {
 	Job      string `json:"job"`
 }
 
-var problemCode = regexp.MustCompile(`"type":"urn:idempotency:([a-z-]+)"`)
-
 // String says it in the words of the documentation.
 func (s seen) String() string {
 	var what string
-	code := problemCode.FindStringSubmatch(s.Message)
 	switch {
 	case s.ID != "":
 		what = "`" + s.ID + "`"
@@ -49,8 +46,6 @@ func (s seen) String() string {
 		if s.Code != "" {
 			what += " `" + s.Code + "`"
 		}
-	case code != nil:
-		what = fmt.Sprintf("%#q: the problem as text, %#q", s.Error, code[1])
 	default:
 		message, _, _ := strings.Cut(s.Message, " (") // that of Go's goes on with the body
 		what = fmt.Sprintf("%#q: %s", s.Error, message)
@@ -177,11 +172,11 @@ func curlOnce(t *testing.T, c call) (s seen) {
 		t.Error(err)
 	}
 	var answer struct {
-		ID, Code string
-		Error    struct{ Code string }
+		ID    string
+		Error struct{ Code string }
 	}
 	_ = json.Unmarshal(body, &answer) // an answer may be of another kind
-	s.ID, s.Code = answer.ID, answer.Code+answer.Error.Code
+	s.ID, s.Code = answer.ID, answer.Error.Code
 	if said[3] != "0" {
 		s.Error = "exit code " + said[3]
 	}

@@ -105,23 +105,45 @@ func (r *Refusal) SetHeaders(h http.Header) {
 	}
 }
 
+// errorObject says the same once more for SDKs that know an error by the member
+// of that name, and take an answer without it for a success whatever its status:
+// that of Stripe for Node does. The words of type are those that payment and AI
+// APIs have in common.
+type errorObject struct {
+	Type    string `json:"type"`
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+func (r *Refusal) errorObject() errorObject {
+	kind := "api_error"
+	switch r.Advice {
+	case AdviceFixRequest:
+		kind = "invalid_request_error"
+	case AdviceNewKey:
+		kind = "idempotency_error"
+	}
+	return errorObject{Type: kind, Code: r.Code, Message: r.Title + ". " + r.Detail}
+}
+
 // Write answers with the refusal as problem details (RFC 9457).
 func (r *Refusal) Write(w http.ResponseWriter) error {
 	problem := struct {
-		Type           string `json:"type"`
-		Title          string `json:"title"`
-		Status         int    `json:"status"`
-		Detail         string `json:"detail"`
-		Code           string `json:"code"`
-		Advice         Advice `json:"advice"`
-		Job            string `json:"job,omitempty"`
-		State          string `json:"state,omitempty"`
-		Attempts       int    `json:"attempts,omitempty"`
-		ExecutedStatus int    `json:"executed_status,omitempty"`
-		ExecutedAt     string `json:"executed_at,omitempty"`
+		Type           string      `json:"type"`
+		Title          string      `json:"title"`
+		Status         int         `json:"status"`
+		Detail         string      `json:"detail"`
+		Code           string      `json:"code"`
+		Advice         Advice      `json:"advice"`
+		Job            string      `json:"job,omitempty"`
+		State          string      `json:"state,omitempty"`
+		Attempts       int         `json:"attempts,omitempty"`
+		ExecutedStatus int         `json:"executed_status,omitempty"`
+		ExecutedAt     string      `json:"executed_at,omitempty"`
+		Error          errorObject `json:"error"`
 	}{
 		Type: problemURN + r.Code, Title: r.Title, Status: r.Status, Detail: r.Detail, Code: r.Code,
-		Advice: r.Advice, Job: r.Job, State: r.State, Attempts: r.Attempts, ExecutedStatus: r.ExecutedStatus,
+		Advice: r.Advice, Job: r.Job, State: r.State, Attempts: r.Attempts, ExecutedStatus: r.ExecutedStatus, Error: r.errorObject(),
 	}
 	if !r.ExecutedAt.IsZero() {
 		problem.ExecutedAt = r.ExecutedAt.UTC().Format(time.RFC3339)
