@@ -35,7 +35,9 @@ type caseAnswer struct {
 func (a *caseAnswer) json() (any, *keystore.Violation) {
 	if !a.parsed {
 		a.parsed = true
-		a.document, a.violation = parseDocument(a.Body, nil)
+		if a.document, a.violation = parseDocument(a.Body, nil); a.violation != nil {
+			a.violation = showBody(a.violation, a.Body)
+		}
 	}
 	return a.document, a.violation
 }
@@ -180,7 +182,7 @@ func expectPointer(pointer string, tokens []string, operator, operand string, pa
 	return func(answer *caseAnswer, key string) (what, expected, found string, ok bool) {
 		document, violation := answer.json()
 		if violation != nil {
-			return pointer, violation.Expected, violation.Found, false
+			return "body", violation.Expected, violation.Found, false
 		}
 		value, there := valueAt(document, tokens)
 		if found = shown(value); !there {
@@ -211,10 +213,13 @@ func (p *caseParser) expectSchema(name string) (check, error) {
 	return func(answer *caseAnswer, _ string) (what, expected, found string, ok bool) {
 		document, violation := answer.json()
 		if violation == nil {
-			violation = s.judge(document)
+			violation = s.judge(document, true)
 		}
 		if violation == nil {
 			return "schema", "", "", true
+		}
+		if answer.violation != nil {
+			return "body", violation.Expected, violation.Found, false
 		}
 		return strings.TrimSpace("schema " + violation.Path), violation.Expected, violation.Found, false
 	}, nil

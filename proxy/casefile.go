@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -153,15 +154,24 @@ type CaseFailure struct {
 }
 
 // Judge returns what an answer to the case's request with this key lacks. It shows
-// values of the answer: whoever records a case knows what comes.
+// values of the answer: whoever records a case knows what comes. That a body can't
+// be read is told once.
 func (c *Case) Judge(answer *keystore.Response, key string) (failures []CaseFailure) {
 	seen := &caseAnswer{Response: answer, header: http.Header(answer.Header)}
 	for _, e := range c.expect {
 		if what, expected, found, ok := e.check(seen, key); !ok {
-			failures = append(failures, CaseFailure{Line: e.line, What: what, Expected: short(expected), Found: short(found)})
+			f := CaseFailure{Line: e.line, What: what, Expected: short(expected), Found: short(found)}
+			if seen.violation == nil || !slices.ContainsFunc(failures, f.same) {
+				failures = append(failures, f)
+			}
 		}
 	}
 	return failures
+}
+
+// same reports whether two failures tell the same.
+func (f CaseFailure) same(other CaseFailure) bool {
+	return f.Expected == other.Expected && f.Found == other.Found
 }
 
 const placeholder = "{{key}}"

@@ -238,7 +238,7 @@ func TestCasesJudgeAnswers(t *testing.T) {
 		"another amount":    {replace("1200", `"1200"`), []CaseFailure{{21, "/amount", `1200.0`, `"1200"`}}},
 		"another key's":     {replace("order-k", "order-x"), []CaseFailure{{23, "/order", `"order-k"`, `"order-x"`}, {24, "/order", "=~ ^order-k$", `"order-x"`}}},
 		"no id": {replace(`"id":"ch_1",`, ""), []CaseFailure{
-			{22, "/id", "=~ ^ch_[0-9a-z]+$", "nothing"}, {27, "schema", `the members "id"`, "an object without them"},
+			{22, "/id", "=~ ^ch_[0-9a-z]+$", "nothing"}, {27, "schema", `the members "id"`, `{"amount":1200,"lines":[{"a/b~c":null,"n":1}],"more":{},"order":"order-k","source":{"brand":"visa","last4":"4242"},"status":"succeeded"}`},
 		}},
 		"an id that is no text": {replace(`"ch_1"`, "true"), []CaseFailure{{22, "/id", "=~ ^ch_[0-9a-z]+$", "true"}}},
 		"an error":              {replace(`"more"`, `"error"`), []CaseFailure{{26, "/error", "nothing", "{}"}}},
@@ -260,10 +260,9 @@ func TestCasesJudgeAnswers(t *testing.T) {
 			}
 		})
 	}
-	for _, f := range c.Judge(charged(func(_ *keystore.Response, body *string) { *body = "Sure! " + *body }), "k") {
-		if f.Found != "something else" {
-			t.Errorf("text around the document: got %+v", f)
-		}
+	around := c.Judge(charged(func(_ *keystore.Response, body *string) { *body = "Sure! " + *body }), "k")
+	if len(around) != 1 || around[0].What != "body" || !strings.HasPrefix(around[0].Found, `Sure! {"`) {
+		t.Errorf("text around the document: got %+v", around)
 	}
 	long := c.Judge(charged(func(_ *keystore.Response, body *string) { *body = `{"status":"` + strings.Repeat("ü", 10_000) + `"}` }), "k")
 	for _, f := range long {

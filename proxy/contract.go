@@ -97,8 +97,14 @@ func (c *Contract) OutcomeOfViolation() keystore.Outcome {
 }
 
 // Judge returns how a complete answer breaks the contract, or nil. Only those of
-// 200 to 299 can: an honest refusal is none of the contract's business.
+// 200 to 299 can: an honest refusal is none of the contract's business. It shows
+// nothing of the answer that could be somebody's data.
 func (c *Contract) Judge(answer *keystore.Response) *keystore.Violation {
+	return c.judge(answer, false)
+}
+
+// judge is Judge, which openly shows what was found.
+func (c *Contract) judge(answer *keystore.Response, openly bool) *keystore.Violation {
 	if answer.Status < 200 || answer.Status > 299 {
 		return nil
 	}
@@ -116,10 +122,10 @@ func (c *Contract) Judge(answer *keystore.Response) *keystore.Violation {
 	if c.schema == nil {
 		return nil
 	}
-	return c.judgeBody(answer)
+	return c.judgeBody(answer, openly)
 }
 
-func (c *Contract) judgeBody(answer *keystore.Response) *keystore.Violation {
+func (c *Contract) judgeBody(answer *keystore.Response, openly bool) *keystore.Violation {
 	bodiless := answer.Status == http.StatusNoContent || answer.Status == http.StatusResetContent
 	if bodiless && answer.Size == 0 && slices.Contains(c.rules.Statuses, answer.Status) {
 		return nil // allowed by its number, and there is nothing to judge
@@ -136,11 +142,18 @@ func (c *Contract) judgeBody(answer *keystore.Response) *keystore.Violation {
 	if len(answer.Body) > 0 && !isJSON(header.Get("Content-Type")) {
 		return &keystore.Violation{Expected: "Content-Type: application/json, or one that ends in +json", Found: shownType(header.Get("Content-Type"))}
 	}
-	document, violation := parseDocument(answer.Body, c.schema.known)
-	if violation != nil {
+	known := c.schema.known
+	if openly {
+		known = nil
+	}
+	document, violation := parseDocument(answer.Body, known)
+	switch {
+	case violation != nil && openly:
+		return showBody(violation, answer.Body)
+	case violation != nil:
 		return violation
 	}
-	return c.schema.judge(document)
+	return c.schema.judge(document, openly)
 }
 
 func (want RequiredHeader) judge(h http.Header) *keystore.Violation {

@@ -39,6 +39,14 @@ func parseDocument(body []byte, known map[string]bool) (any, *keystore.Violation
 	return value, violation
 }
 
+// showBody has what broke a document show the body, if that is no JSON at all.
+func showBody(v *keystore.Violation, body []byte) *keystore.Violation {
+	if utf8.Valid(body) && !json.Valid(body) && len(bytes.TrimSpace(body)) > 0 {
+		v.Found = short(string(body))
+	}
+	return v
+}
+
 type documentParser struct {
 	*json.Decoder
 	known map[string]bool

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
@@ -110,8 +111,8 @@ func (l *schemaLoader) sum() keystore.Digest {
 }
 
 // judge returns how a document breaks the schema, or nil. Of several ways it is
-// always the same one.
-func (s *schema) judge(document any) (violation *keystore.Violation) {
+// always the same one. Only openly it shows what stands in the document.
+func (s *schema) judge(document any, openly bool) (violation *keystore.Violation) {
 	defer func() {
 		if recover() != nil {
 			violation = &keystore.Violation{Expected: "a document that the schema can be applied to", Found: "another one"}
@@ -128,6 +129,14 @@ func (s *schema) judge(document any) (violation *keystore.Violation) {
 	first := firstCause(broken)
 	value, _ := valueAt(document, first.InstanceLocation)
 	expected, found := explain(first, value)
+	if openly {
+		if k, ok := first.ErrorKind.(*kind.AdditionalProperties); ok {
+			found = fromSchema(list(k.Properties)...) + " as well"
+		} else {
+			found = shown(value)
+		}
+		return &keystore.Violation{Path: pointerOf(first.InstanceLocation), Expected: expected, Found: found}
+	}
 	return &keystore.Violation{Path: safePath(document, first.InstanceLocation, s.known), Expected: expected, Found: found}
 }
 

@@ -34,7 +34,7 @@ HTTP 200
 
 func provingContract(t testing.TB) *Contract {
 	t.Helper()
-	dir := files(t, map[string]string{"c.http": provingCases, "s.json": `{"properties": {"amount": {"type": "integer"}}}`})
+	dir := files(t, map[string]string{"c.http": provingCases, "s.json": `{"properties": {"amount": {"type": "integer"}, "order": {}, "ok": {}}, "additionalProperties": false}`})
 	c, err := NewContract(ContractRules{Schema: filepath.Join(dir, "s.json"), Cases: []string{filepath.Join(dir, "c.http")}})
 	if err != nil {
 		t.Fatal(err)
@@ -100,10 +100,14 @@ func TestProveTellsWhatFailed(t *testing.T) {
 		"the wrong meaning": {t.Context(), func(string) (*keystore.Response, error) { return jsonAnswer(200, `{"order": "x"}`), nil }, CaseFailure{9, "/order", "", `"x"`}},
 		"a broken contract": {t.Context(), func(body string) (*keystore.Response, error) {
 			return jsonAnswer(200, strings.Replace(body, "{", `{"amount":"1",`, 1)), nil
-		}, CaseFailure{4, "contract /amount", "integer", "string of 1 character"}},
-		"an error":  {t.Context(), func(string) (*keystore.Response, error) { return nil, errors.New("refused") }, CaseFailure{4, "answer", "a complete one", "refused"}},
-		"no answer": {t.Context(), func(string) (*keystore.Response, error) { return nil, nil }, CaseFailure{4, "answer", "a complete one", "none"}},
-		"too late":  {ended, nil, CaseFailure{4, "answer", "a complete one", "the caller has left"}},
+		}, CaseFailure{4, "contract /amount", "integer", `"1"`}},
+		"a member too many": {t.Context(), func(body string) (*keystore.Response, error) {
+			return jsonAnswer(200, strings.Replace(body, "{", `{"usage":1,`, 1)), nil
+		}, CaseFailure{4, "contract", "no members but those of the schema", `"usage" as well`}},
+		"text around it": {t.Context(), func(string) (*keystore.Response, error) { return jsonAnswer(200, "Sure! {}"), nil }, CaseFailure{9, "body", "a JSON document", "Sure! {}"}},
+		"an error":       {t.Context(), func(string) (*keystore.Response, error) { return nil, errors.New("refused") }, CaseFailure{4, "answer", "a complete one", "refused"}},
+		"no answer":      {t.Context(), func(string) (*keystore.Response, error) { return nil, nil }, CaseFailure{4, "answer", "a complete one", "none"}},
+		"too late":       {ended, nil, CaseFailure{4, "answer", "a complete one", "the caller has left"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

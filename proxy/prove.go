@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
@@ -83,12 +84,15 @@ func (c *Contract) run(ctx context.Context, recorded *Case, send SendCase) []Cas
 		return failure("answer", "a complete one", "none")
 	}
 	failures := recorded.Judge(answer, key)
-	if v := c.Judge(answer); v != nil {
+	if v := c.judge(answer, true); v != nil {
 		what := "contract"
 		if v.Path != "" {
 			what += " " + v.Path
 		}
-		failures = append(failures, CaseFailure{Line: recorded.Line, What: what, Expected: v.Expected, Found: v.Found})
+		f := CaseFailure{Line: recorded.Line, What: what, Expected: short(v.Expected), Found: short(v.Found)}
+		if !slices.ContainsFunc(failures, f.same) {
+			failures = append(failures, f)
+		}
 	}
 	return failures
 }
