@@ -70,6 +70,7 @@ type shown struct {
 
 type shownAttempt struct {
 	Number   int    `json:"number"`
+	Provider string `json:"provider"`
 	State    string `json:"state"`
 	Reason   string `json:"reason"`
 	Evidence struct {
