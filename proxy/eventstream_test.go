@@ -234,6 +234,24 @@ func TestGoneClientDoesNotTouchAStream(t *testing.T) {
 	}
 }
 
+// A stream without an end, whose client has long gone, does not hold its job for
+// ever.
+func TestEndlessStream(t *testing.T) {
+	bubble(t, Config{Timeout: time.Second, Linger: time.Second, Retention: time.Hour}, func(t *testing.T, f *fixture) {
+		f.serve = events(1000, time.Minute)
+		gone := &client{ResponseRecorder: httptest.NewRecorder(), until: time.Now().Add(time.Minute)}
+		f.watch(gone, request{})
+		time.Sleep(time.Hour)
+		f.do(request{}).want(t, 504, CodeOutcomeUnknown)
+		f.gateway.mu.Lock()
+		defer f.gateway.mu.Unlock()
+		if len(f.gateway.attempts) != 0 {
+			t.Error("it goes on")
+		}
+		f.wantExecutions(1)
+	})
+}
+
 // A stream that outgrows what is kept is passed on whole, and not executed again
 // for that.
 func TestREP09EventStreamTooLargeToKeep(t *testing.T) {

@@ -17,6 +17,7 @@ var (
 // that its upstream waits until the client has taken each part.
 type feed struct {
 	idle    time.Duration
+	until   time.Time   // when the upstream is listened to no longer, silent or not
 	silence *time.Timer // ends the attempt when its upstream has been silent for idle
 
 	mu      sync.Mutex
@@ -28,8 +29,8 @@ type feed struct {
 	ended   error // how it has ended, io.EOF if as it should; nil: it goes on
 }
 
-func newFeed(idle time.Duration, silence *time.Timer) *feed {
-	f := &feed{idle: idle, silence: silence}
+func newFeed(idle time.Duration, until time.Time, silence *time.Timer) *feed {
+	f := &feed{idle: idle, until: until, silence: silence}
 	f.changed = sync.NewCond(&f.mu)
 	return f
 }
@@ -37,9 +38,12 @@ func newFeed(idle time.Duration, silence *time.Timer) *feed {
 // alive starts the clock on a silent upstream anew, unless it has run out.
 func (f *feed) alive() {
 	if f.silence.Stop() {
-		f.silence.Reset(f.idle)
+		f.restart()
 	}
 }
+
+// restart starts the stopped clock.
+func (f *feed) restart() { f.silence.Reset(min(f.idle, time.Until(f.until))) }
 
 // keep says what is captured up to now. The bytes must not change any more.
 func (f *feed) keep(body []byte) {
@@ -57,7 +61,7 @@ func (f *feed) keep(body []byte) {
 // left behind: that the answer's end is seen matters more.
 func (f *feed) push(p []byte) {
 	if f.silence.Stop() {
-		defer f.silence.Reset(f.idle)
+		defer f.restart()
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

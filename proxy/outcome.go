@@ -150,10 +150,13 @@ func outcomeOfRefusal(code string) keystore.Outcome {
 }
 
 // refusalCode returns the code of an answer that is a refusal of a gateway like
-// this one, or nothing.
+// this one, or nothing. Its site may have given it another body.
 func refusalCode(answer *keystore.Response) string {
-	if answer.Status < 400 || len(answer.Body) == 0 {
+	if answer.Status < 400 {
 		return ""
+	}
+	if code := http.Header(answer.Header).Get(HeaderRefused); code != "" {
+		return code
 	}
 	if t, _, err := mime.ParseMediaType(http.Header(answer.Header).Get("Content-Type")); err != nil || t != problemType {
 		return ""

@@ -138,6 +138,10 @@ func TestRefusalsOfAnotherGateway(t *testing.T) {
 		if v := classify(seen, map[int]keystore.Outcome{400: keystore.OutcomeFinal}); v.outcome != want {
 			t.Errorf("%s: %s, want %s", code, outcomeWord(v.outcome), outcomeWord(want))
 		}
+		page := seenAs(1, 1, answered(409, "Content-Type", "text/html", HeaderRefused, code))
+		if v := classify(page, nil); v.outcome != want {
+			t.Errorf("%s as a page: %s, want %s", code, outcomeWord(v.outcome), outcomeWord(want))
+		}
 	}
 	for name, body := range map[string]string{
 		"another problem": `{"type":"urn:example:x"}`, "no type": `{}`, "no JSON": `x`, "nothing": ``,

@@ -94,6 +94,7 @@ func (r *Refusal) verdict() string { return strings.ReplaceAll(r.Code, "-", "_")
 // SetHeaders sets the header fields that belong to the refusal, apart from those
 // of its body.
 func (r *Refusal) SetHeaders(h http.Header) {
+	h.Set(HeaderRefused, r.Code)
 	if r.Job != "" {
 		h.Set(HeaderJob, r.Job)
 	}

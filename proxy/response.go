@@ -23,6 +23,7 @@ const (
 	HeaderReplayed   = "Idempotent-Replayed"     // true on a replay
 	HeaderAnsweredAt = "Idempotency-Answered-At" // on a replay: when the answer was first given
 	HeaderRecorded   = "Idempotency-Recorded"    // false: the answer could not be kept in time
+	HeaderRefused    = "Idempotency-Refused"     // on a refusal: its code, whatever form a site gives to its body
 )
 
 var ownHeaders = []string{HeaderJob, HeaderAttempt, HeaderExpires, HeaderReplayed, HeaderAnsweredAt, HeaderRecorded}

@@ -27,7 +27,9 @@ func (a *attempt) passOn(head *keystore.Response) *feed {
 	if a.gaveUp {
 		return nil
 	}
-	f := newFeed(a.route.StreamIdle, a.end)
+	// Nobody would know of it any more after that, and one without an end would
+	// be held for ever.
+	f := newFeed(a.route.StreamIdle, a.began.Add(a.route.Retention), a.end)
 	passed := a.replyWith(reply{
 		job: a.snapshot(), answer: head, recorded: true, body: f,
 		trailer: func() http.Header {
