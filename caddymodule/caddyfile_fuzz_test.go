@@ -18,6 +18,7 @@ func FuzzCaddyfile(f *testing.F) {
 		"", "owner shared", "owner {http.auth.user.id}\nstore bolt\nspace \"\"", "owner shared\nfingerprint json {\nignore /a \"\" ~ /~2\n}", "fingerprint raw {\ninclude_header a A\n",
 		"owner shared\nreconcile {\nlookup GET /a\nheader A b\nsucceeded 200\ncancelled 404 after 2m\nreplay_from /x\n}", "outcome 200 final\noutcome 200 failed", "owner shared\nstore redis {\n}\n}",
 		"key \"\" required", "waiters 1 {", "owner shared\nlabel {http.request.header.x}\nstatus_path /a", "owner shared\nmax_request_body 1e3\nlease 1d1h", "store", "owner `\n`", "owner shared # x", "owner <<E\nshared\nE",
+		"owner shared\nprovider a {\nrespond a\n}", "owner shared\nfailover off\nmax_attempts 2\nrace after 1s\nunproven allow", "owner shared\ncontract c {\nstatus 200\nrequire_header a b\nmax_size 1\non_violation failed\nproof_max_age 1h\ncase x\nschema y\n}",
 	} {
 		f.Add("idempotency {\n" + options + "\n}")
 	}

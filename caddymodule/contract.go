@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -79,6 +80,9 @@ func (c *Contract) compile() (*proxy.Contract, error) {
 	rules.ViolationFails = c.OnViolation == "failed"
 	for _, pattern := range c.Cases {
 		files, err := filepath.Glob(pattern)
+		if _, missing := os.Stat(pattern); missing == nil {
+			files = []string{pattern} // also if there are brackets in its name
+		}
 		if err != nil || len(files) == 0 {
 			return nil, fmt.Errorf("contract case %s: no such file; relative paths begin in Caddy's working directory, so write the whole path if that is not fixed", pattern)
 		}

@@ -19,5 +19,6 @@ func (h *Handler) logProtected() {
 	}
 	h.log.Info("requests are protected", slog.String("methods", methods), slog.String("key_header", h.config.KeyHeader),
 		slog.String("without_key", without), slog.String("space", h.config.Space),
-		slog.String("store", h.opener.CaddyModule().ID.Name()), slog.Bool("replay_check", len(h.ReplayCheck) > 0))
+		slog.String("store", h.opener.CaddyModule().ID.Name()), slog.Bool("replay_check", len(h.ReplayCheck) > 0),
+		slog.Int("providers", len(h.Providers)))
 }
