@@ -3,6 +3,8 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -48,6 +50,48 @@ func TestCluster(t *testing.T) {
 		}
 		if n < 500 {
 			t.Errorf("a scan found %d jobs of 500", n)
+		}
+	})
+
+	t.Run("RED08 each master is inspected", func(t *testing.T) {
+		found := inspect(t, open(t, "inspect:"))
+		of := make(map[string]int)
+		for _, f := range found.Findings {
+			of[f.Code]++
+		}
+		if len(found.Servers) != 3 || of["persistence"] != 3 || of["failover"] != 3 || of["cluster-down"]+of["acl"]+of["unreachable"] != 0 {
+			t.Errorf("got %v", found.Findings)
+		}
+	})
+
+	t.Run("RED17 the least rights", func(t *testing.T) {
+		for _, server := range append(slices.Clone(cluster.Masters), cluster.Replicas...) {
+			rules := append([]any{"acl", "setuser", "gateway", "on", ">hunter2"}, leastACL...)
+			rules = append(rules, "+cluster|slots", "+cluster|info", "+asking")
+			if err := rawClient(t, server.URL()).Do(contextOf(t), rules...).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := openWith(t, byURL(cluster.URL()), func(o *Options) { o.Servers.Username, o.Servers.Password = "gateway", "hunter2" })
+		for i := range 20 {
+			j := mustCreate(t, s, job(s, fmt.Sprint("k", i)))
+			hint, stop := s.Watch(contextOf(t), j.Name, j.WriteID)
+			mustIndex(t, s, j)
+			mustSwap(t, s, j.WriteID, completed(s, j, make([]byte, 40<<10)))
+			mustHint(t, hint)
+			stop()
+		}
+		for _, f := range inspect(t, s).Findings {
+			if f.Code == "acl" || f.Code == "untold" {
+				t.Error(f)
+			}
+		}
+		for _, server := range cluster.Masters {
+			for _, denied := range deniedCommands(t, rawClient(t, server.URL())) {
+				if !strings.Contains(denied, "config") { // which is for whoever wants it
+					t.Errorf("something was refused: %s", denied)
+				}
+			}
 		}
 	})
 

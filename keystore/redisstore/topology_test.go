@@ -171,11 +171,23 @@ func TestSentinels(t *testing.T) {
 	raw := rawClient(t, group.Primary().URL())
 	conformAndStayLinearizable(t, sharing(raw, byURL(group.URL())))
 
-	s := openWith(t, byURL(group.URL()), func(o *Options) { o.Timeout = time.Second })
+	// With the least rights on the sentinels too.
+	for _, sentinel := range group.Sentinels {
+		err := rawClient(t, sentinel.URL()).Do(contextOf(t), "acl", "setuser", "watcher", "on", ">hunter2", "-@all", "resetchannels", "&*",
+			"+sentinel|get-master-addr-by-name", "+sentinel|sentinels", "+subscribe").Err()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	watched := func(o *Options) {
+		o.URL, o.Timeout = group.URL(), time.Second
+		o.Servers.SentinelUsername, o.Servers.SentinelPassword = "watcher", "hunter2"
+	}
+	s := openWith(t, watched)
 	before := mustCreate(t, s, job(s, "before"))
 	group.Sentinels[0].Kill()
 	group.Sentinels[1].Freeze() // it accepts connections, and says nothing
-	s2 := openWith(t, byURL(group.URL()), func(o *Options) { o.Timeout = time.Second })
+	s2 := openWith(t, watched)
 	eventually(t, "one sentinel of three is enough to find the primary", func() bool {
 		got, err := s2.Get(contextOf(t), before.Name)
 		return err == nil && got != nil
@@ -195,4 +207,7 @@ func TestSentinels(t *testing.T) {
 	}
 	t.Logf("failover took %s, and the stores found the new primary after %s", promoted.Sub(died).Round(time.Millisecond), time.Since(promoted).Round(time.Millisecond))
 	mustSwap(t, s, before.WriteID, completed(s, before, []byte("paid")))
+	for _, denied := range deniedCommands(t, rawClient(t, group.Sentinels[2].URL())) {
+		t.Errorf("a sentinel has refused something: %s", denied)
+	}
 }
