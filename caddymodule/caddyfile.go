@@ -25,7 +25,7 @@ func parseCaddyfile(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 // UnmarshalCaddyfile sets up the handler from Caddyfile tokens:
 //
 //	idempotency [<matcher>] {
-//		store             redis <url> | bolt [<path>]
+//		store             redis [<url>] [{ <see RedisStore> }] | bolt [<path>]
 //		space             <name>
 //		owner             <placeholder> | shared
 //		key               [<header>] [required|optional]

@@ -13,7 +13,7 @@ import (
 func TestAdapt(t *testing.T) {
 	t.Setenv("REDIS_URL", "redis://localhost:6379")
 	t.Setenv("STATE_DIR", t.TempDir())
-	for i, name := range []string{"IDEMPOTENCY_KEY", "IDEMPOTENCY_OLD_KEY", "IDEMPOTENCY_DIGEST_SECRET"} {
+	for i, name := range []string{"IDEMPOTENCY_KEY", "IDEMPOTENCY_OLD_KEY", "IDEMPOTENCY_DIGEST_SECRET", "REDIS_PASSWORD", "SENTINEL_PASSWORD"} {
 		t.Setenv(name, strings.Repeat(fmt.Sprintf("%02x", i), 32))
 	}
 	files, err := filepath.Glob("testdata/*.caddyfiletest")
@@ -69,7 +69,7 @@ func TestMOD10WrongOptionsAreRefusedWithLineAndRemedy(t *testing.T) {
 		{"two stores", "owner shared\nstore bolt\nspace x\nstore redis redis://h", "store redis", []string{"store: given twice", "keep one"}},
 		{"redis without a URL", "owner shared\nstore redis", "store redis", []string{"store redis redis://host:6379"}},
 		{"redis with two", "owner shared\nstore redis redis://a redis://b", "store redis", []string{"nothing else"}},
-		{"redis with a block", "owner shared\nstore redis redis://a {\n\tdb 1\n}", "db 1", []string{"remove the block"}},
+		{"redis with another option", "owner shared\nstore redis redis://a {\n\tdb 1\n}", "db 1", []string{"db: there is no such option of store redis", "database"}},
 		{"redis with another scheme", "owner shared\nstore redis http://a", "store redis", []string{"redis://", "rediss://"}},
 		{"redis with a bad database", "owner shared\nstore redis redis://a/b/c", "store redis", []string{"redis://user:password@host:6379/0"}},
 		{"bolt with two", "owner shared\nstore bolt a b", "store bolt", []string{"`store bolt`"}},

@@ -349,7 +349,7 @@ func TestReconcilerHasItsSpaceForItself(t *testing.T) {
 		"another space":           {"space a" + block, "", true},
 		"another store":           {"store bolt " + filepath.Join(t.TempDir(), "other.db") + block, "", true},
 		"without any reconciling": {"", "", true},
-		"redis by its defaults":   {"store redis redis://localhost" + block, "store redis redis://u:p@LOCALHOST:6379/0", false},
+		"redis by its defaults":   {"store redis redis://localhost" + block, "store redis redis://u@LOCALHOST:6379/0", false},
 		"redis with TLS":          {"store redis redis://h:6380/1" + block, "store redis rediss://h:6380/1?pool_size=3", false},
 		"another database":        {"store redis redis://h/1" + block, "store redis redis://h", true},
 		"another port":            {"store redis redis://h" + block, "store redis redis://h:6380", true},

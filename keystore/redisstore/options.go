@@ -83,6 +83,18 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
+// Check reports what is wrong with the options.
+func (o Options) Check() error {
+	_, _, err := o.withDefaults().client()
+	return err
+}
+
+// Where returns where the records are, as the URL and the options say it together.
+func (o Options) Where() (Servers, error) {
+	servers, _, err := o.servers()
+	return servers, err
+}
+
 // client returns the options of the Redis client, and where it has to connect to.
 func (o Options) client() (Servers, *redis.UniversalOptions, error) {
 	servers, opt, err := o.servers()
@@ -149,7 +161,7 @@ type Servers struct {
 
 	// TLS is how to encrypt connections, also those to sentinels; nil: they are
 	// not. Where it names no server, the certificate has to be for the address.
-	TLS *tls.Config
+	TLS *tls.Config `json:"-"`
 }
 
 // check reports what contradicts itself, for whoever has not come by a URL.
