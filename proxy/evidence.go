@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"net"
 	"net/http/httptrace"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -17,6 +18,11 @@ import (
 // below us, also after the attempt has returned.
 type trace struct {
 	asked, connected, shut, headers, wrote, firstByte atomic.Int32
+
+	// composed counts those who have put hooks of their own over these, as a
+	// reverse proxy does before each round trip. One that is not followed by the
+	// question for a connection went through a transport that tells nothing.
+	composed atomic.Int32
 
 	// tooLate says whether it is too late to dispatch. It is asked at the last
 	// moments at which nothing has been sent yet.
@@ -34,7 +40,7 @@ type trace struct {
 
 // with returns a context in which the trace watches.
 func (t *trace) with(ctx context.Context) context.Context {
-	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+	return &watched{trace: t, Context: httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GetConn: func(addr string) {
 			t.asked.Add(1)
 			t.setUpstream(addr)
@@ -60,7 +66,49 @@ func (t *trace) with(ctx context.Context) context.Context {
 			}
 		},
 		GotFirstResponseByte: func() { t.firstByte.Add(1) },
-	})
+	})}
+}
+
+// watched is a context that notices when somebody puts hooks over the trace's.
+type watched struct {
+	context.Context
+	trace *trace
+}
+
+// Value implements context.Context.
+func (w *watched) Value(key any) any {
+	if key == hooksKey && calledBy("net/http/httptrace.WithClientTrace") {
+		w.trace.composed.Add(1)
+	}
+	return w.Context.Value(key)
+}
+
+// hooksKey is the key under which net/http/httptrace keeps hooks in a context.
+var hooksKey = func() (key any) {
+	httptrace.ContextClientTrace(keyTold{context.Background(), &key})
+	return key
+}()
+
+type keyTold struct {
+	context.Context
+	key *any
+}
+
+func (k keyTold) Value(key any) any {
+	*k.key = key
+	return nil
+}
+
+// calledBy reports whether a function is among the nearest callers.
+func calledBy(function string) bool {
+	var pcs [16]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	for {
+		frame, more := frames.Next()
+		if frame.Function == function || !more {
+			return frame.Function == function
+		}
+	}
 }
 
 // refuse keeps a transport from using a connection that it has just obtained,
@@ -138,8 +186,11 @@ func (t *trace) setUpstream(addr string) {
 // soughtInVain reports whether connections were asked for and none was
 // obtained on which anything could have been sent.
 func (t *trace) soughtInVain() bool {
-	return t.asked.Load() > 0 && t.usable() == 0
+	return t.asked.Load() > 0 && t.usable() == 0 && t.unseen() == 0
 }
+
+// unseen is how many round trips went through transports that tell nothing.
+func (t *trace) unseen() int32 { return max(0, t.composed.Load()-t.asked.Load()) }
 
 // usable is how many connections were obtained and not shut before use.
 func (t *trace) usable() int32 { return t.connected.Load() - t.shut.Load() }

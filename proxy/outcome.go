@@ -88,10 +88,11 @@ func classifyError(seen observation) verdict {
 		return verdict{outcome: keystore.OutcomeFailed, reason: "a gateway behind this one refused with " + refusal.Code, status: refusal.Status}
 	}
 	if seen.answer == nil && seen.trace.connected.Load() == 0 {
-		hooked := seen.trace.asked.Load() > 0
+		hooked, unseen := seen.trace.asked.Load() > 0, seen.trace.unseen()
 		switch {
-		case !hooked && seen.failure.DialFailed && !seen.failure.Retried:
+		case !hooked && seen.failure.DialFailed && !seen.failure.Retried && unseen <= 1:
 			return verdict{outcome: keystore.OutcomeFailed, reason: "never sent: the connection was refused", status: http.StatusBadGateway}
+		case unseen > 0: // whoever says no says it after somebody else may have been asked
 		case status == http.StatusRequestTimeout, status == 499:
 		case status >= 400 && status < 500, status == http.StatusServiceUnavailable:
 			return verdict{outcome: keystore.OutcomeFailed, reason: fmt.Sprintf("refused with status %d before any connection was sought", status), status: status}

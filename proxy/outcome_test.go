@@ -1,13 +1,37 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"testing"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
+
+// A proxy puts hooks of its own over the trace's before each round trip. A
+// transport that then asks for no connection is one that tells nothing.
+func TestUnseenRoundTrips(t *testing.T) {
+	t.Parallel()
+	watch := &trace{tooLate: func() bool { return false }}
+	ctx := watch.with(t.Context())
+	compose := func() *httptrace.ClientTrace {
+		return httptrace.ContextClientTrace(httptrace.WithClientTrace(context.WithValue(ctx, watch, 1), new(httptrace.ClientTrace)))
+	}
+	compose().GetConn("")
+	httptrace.ContextClientTrace(ctx).GetConn("") // by a handler without hooks of its own
+	if n := watch.unseen(); n != 0 {
+		t.Errorf("%d unseen", n)
+	}
+	compose()
+	compose()
+	compose().GetConn("")
+	if n := watch.unseen(); n != 1 { // one is made up for by the second question above
+		t.Errorf("%d unseen", n)
+	}
+}
 
 // seenAs returns an observation of a handler that returned normally, with the
 // given counts of the transport's hooks.
@@ -29,7 +53,17 @@ func answered(status int, header ...string) func(*observation) {
 	}
 }
 
-func failed(f Failure) func(*observation) {
+type change func(*observation)
+
+// after is the change with so many round trips that were begun by proxies.
+func (c change) after(trips int32) change {
+	return func(o *observation) {
+		c(o)
+		o.trace.composed.Store(trips)
+	}
+}
+
+func failed(f Failure) change {
 	return func(o *observation) { o.err, o.failure = errors.New("broke"), f }
 }
 
@@ -67,6 +101,10 @@ func TestClassify(t *testing.T) {
 		{"no connection by the time it was ended", seenAs(1, 0, func(o *observation) { o.ended, o.err = errNoConnection, errNoConnection }), nil, fails, 502},
 		{"dial error without hooks", seenAs(0, 0, failed(Failure{Status: 502, DialFailed: true})), nil, fails, 502},
 		{"dial error without hooks after a retry", seenAs(0, 0, failed(Failure{Status: 502, DialFailed: true, Retried: true})), nil, unknown, 0},
+		{"dial error without hooks, of the one round trip", seenAs(0, 0, failed(Failure{Status: 502, DialFailed: true}).after(1)), nil, fails, 502},
+		{"dial error without hooks, of the second round trip", seenAs(0, 0, failed(Failure{Status: 502, DialFailed: true}).after(2)), nil, unknown, 0},
+		{"no connection, after a round trip without hooks", seenAs(1, 0, failed(Failure{Status: 502}).after(2)), nil, unknown, 0},
+		{"a handler's own 503, after a round trip without hooks", seenAs(0, 0, failed(Failure{Status: 503}).after(1)), nil, unknown, 0},
 		{"dial error that lies: a connection had been obtained", seenAs(2, 1, failed(Failure{Status: 502, DialFailed: true})), nil, unknown, 0},
 		{"all upstreams down", seenAs(0, 0, failed(Failure{Status: 503})), nil, fails, 503},
 		{"a handler's own 403", seenAs(0, 0, failed(Failure{Status: 403})), nil, fails, 403},
