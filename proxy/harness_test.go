@@ -110,7 +110,7 @@ func (f *fixture) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	if f.serve != nil {
 		return f.serve(w, r)
 	}
-	_, err := fmt.Fprintf(w, "execution %d", n)
+	_, err := fmt.Fprintf(w, "execution %d", n) //nolint:gosec // of a number nothing can be made
 	return err
 }
 

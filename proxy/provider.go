@@ -14,6 +14,10 @@ import (
 // DefaultMaxAttempts is how many attempts a request may make of itself.
 const DefaultMaxAttempts = 3
 
+// unprovenEvery is how often it is logged at most that no provider is proven. The
+// event and the count come each time.
+const unprovenEvery = 10 * time.Second
+
 // maxMaxAttempts bounds that: more would only hide that something is wrong.
 const maxMaxAttempts = 16
 
@@ -117,7 +121,12 @@ func (rt *Route) otherProvider(j *keystore.Job, after string, tried []string) st
 	if unproven != nil {
 		rt.gateway.observer.Incident(IncidentFallbackUnproven)
 		rt.gateway.observer.Event(Event{Name: EventFallbackUnproven, Job: j, Attempt: j.LastAttempt().Number, Reason: unproven.Error()})
-		rt.gateway.log.Warn("no other provider may be used, since none is proven", slog.String("job", j.ID), slog.Any("error", unproven))
+		// In an outage of the primary every request comes here.
+		now := time.Now().UnixNano()
+		if last := rt.unprovenTold.Load(); now-last >= int64(unprovenEvery) && rt.unprovenTold.CompareAndSwap(last, now) {
+			rt.gateway.log.Warn("no other provider may be used, since none is proven; this is logged once in a while",
+				slog.String("job", j.ID), slog.Any("error", unproven))
+		}
 	}
 	return ""
 }

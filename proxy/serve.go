@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
@@ -58,6 +59,8 @@ type Route struct {
 	Config
 	gateway *Gateway
 	recipe  *recipe // of new jobs' fingerprints
+
+	unprovenTold atomic.Int64 // when it was last logged that no provider is proven
 }
 
 // NewRoute returns a route with the given settings on a gateway.
