@@ -158,6 +158,9 @@ func (c *call) runProviders([]string) error {
 	for _, p := range answer.Providers {
 		proof := p.Proof
 		if !p.ProvenUntil.IsZero() {
+			if proof != "proven" {
+				proof += ", proven"
+			}
 			proof += " until " + at(p.ProvenUntil)
 		}
 		rows = append(rows, []string{
