@@ -42,7 +42,11 @@ func (a *attempt) conclude(seen observation) {
 		a.incident(IncidentResent)
 		a.log.Warn("something below the gateway sent the request again", slog.Int("connections", report.Evidence.Connected))
 	}
-	a.g.observer.Attempt(a.provider, outcomeWord(v.outcome), time.Since(a.began))
+	word := outcomeWord(v.outcome)
+	if errors.Is(seen.ended, errLostRace) {
+		word = "discarded" // nobody has to look into it
+	}
+	a.g.observer.Attempt(a.provider, word, time.Since(a.began))
 
 	if v.outcome == keystore.OutcomeFailed && a.failOver(seen, v, report) {
 		return
