@@ -3,6 +3,8 @@ package e2e
 import (
 	"encoding/json"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -66,7 +68,11 @@ func TestAPI10WhatIsProtectedCanBeSeen(t *testing.T) {
 		t.Fatalf("the store is %q", redis.store())
 	}
 	protected := to(up).with("space", "payments").with("key", "X-Request-Key required").with("methods", "POST PATCH")
-	partly := site{raw: "idempotency /pay {\nstore redis redis://:hunter2@" + host + "\nowner shared\n}\nreverse_proxy " + up.addr + "\n"}
+	secret := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(secret, []byte("hunter2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	partly := site{raw: "idempotency /pay {\nstore redis redis://" + host + " {\npassword {file." + secret + "}\n}\nowner shared\n}\nreverse_proxy " + up.addr + "\n"}
 	g := startGatewayWith(t, "", protected, partly)
 	c := g.clientOf(1)
 	a := c.do(post("honoured").as(func(r *request) { r.path = "/v1/pay" }))

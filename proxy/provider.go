@@ -124,7 +124,7 @@ func (rt *Route) otherProvider(j *keystore.Job, after string, tried []string) st
 		// In an outage of the primary every request comes here.
 		now := time.Now().UnixNano()
 		if last := rt.unprovenTold.Load(); now-last >= int64(unprovenEvery) && rt.unprovenTold.CompareAndSwap(last, now) {
-			rt.gateway.log.Warn("no other provider may be used, since none is proven; this is logged once in a while",
+			rt.gateway.log.Warn("no other provider may be used, since none is proven",
 				slog.String("job", j.ID), slog.Any("error", unproven))
 		}
 	}
