@@ -328,6 +328,19 @@ func TestContract(t *testing.T) {
 	}
 }
 
+// A status that says that nothing has happened makes no success of an answer that
+// breaks the contract.
+func TestContractBrokenByAFailure(t *testing.T) {
+	config := twoProviders
+	config.Contract = contractOf(t, ContractRules{})
+	config.Outcomes = map[int]keystore.Outcome{200: keystore.OutcomeFailed}
+	bubble(t, config, func(t *testing.T, f *fixture) {
+		f.with(map[string][]script{"a": {saysJSON(200, `{"id":1}`)}, "b": {saysJSON(200, `[]`)}})
+		f.do(request{}).want(t, 502, CodeNotExecuted)
+		f.wantAttempts("a failed", "b failed")
+	})
+}
+
 // Where every provider breaks the contract without an effect, the client learns
 // that nothing was executed, and not what was answered.
 func TestContractBrokenByAll(t *testing.T) {

@@ -33,13 +33,16 @@ type verdict struct {
 }
 
 // under returns what an answer comes to under a contract: one that breaks it
-// never becomes the job's result.
+// never becomes the job's result, nor is it given to the client where its status
+// says that nothing has happened.
 func (v verdict) under(contract *Contract, answer *keystore.Response) verdict {
-	if contract == nil || v.outcome != keystore.OutcomeFinal {
+	if contract == nil || answer == nil || v.outcome == keystore.OutcomeUnknown {
 		return v
 	}
 	if v.violation = contract.Judge(answer); v.violation != nil {
-		v.outcome = contract.OutcomeOfViolation()
+		if v.outcome == keystore.OutcomeFinal {
+			v.outcome = contract.OutcomeOfViolation()
+		}
 		v.reason = fmt.Sprintf("answered with status %d, which breaks the contract", answer.Status)
 	}
 	return v

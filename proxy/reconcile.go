@@ -117,7 +117,9 @@ type reconciler struct {
 	g       *Gateway
 	space   string
 	keyring *keystore.Keyring
-	cases   map[keystore.Token]*unknownCase
+	// contract judges what would become a result; nil: none is asked for.
+	contract *Contract
+	cases    map[keystore.Token]*unknownCase
 }
 
 // unknownCase is what this gateway knows of one unknown attempt. It is kept in
@@ -138,7 +140,7 @@ type unknownCase struct {
 
 // Reconcile asks about the route's unknown attempts until ctx ends.
 func (rt *Route) Reconcile(ctx context.Context) {
-	rc := &reconciler{Reconcile: rt.Config.Reconcile, g: rt.gateway, space: rt.Space, keyring: rt.Keyring, cases: make(map[keystore.Token]*unknownCase)}
+	rc := &reconciler{Reconcile: rt.Config.Reconcile, g: rt.gateway, space: rt.Space, keyring: rt.Keyring, contract: rt.Contract, cases: make(map[keystore.Token]*unknownCase)}
 	for {
 		select {
 		case <-ctx.Done():
@@ -342,7 +344,7 @@ func (rc *reconciler) settle(ctx context.Context, c *unknownCase, rule Reconcile
 func (rc *reconciler) result(answer *keystore.Response) (*keystore.Response, error) {
 	result := storable(answer)
 	if rc.ReplayFrom == "" {
-		return result, nil
+		return result, rc.honours(result)
 	}
 	part, err := jsonPointer(answer.Body, rc.ReplayFrom)
 	if err != nil {
@@ -353,7 +355,24 @@ func (rc *reconciler) result(answer *keystore.Response) (*keystore.Response, err
 		h.Del(name) // of the whole
 	}
 	result.Body, result.Size = part, int64(len(part))
-	return result, nil
+	return result, rc.honours(result)
+}
+
+// honours reports how a result breaks the route's contract: what comes out of a
+// lookup is replayed like any other answer.
+func (rc *reconciler) honours(result *keystore.Response) error {
+	if rc.contract == nil {
+		return nil
+	}
+	v := rc.contract.Judge(result)
+	if v == nil {
+		return nil
+	}
+	place := ""
+	if v.Path != "" {
+		place = " at " + v.Path
+	}
+	return fmt.Errorf("the lookup's answer breaks the contract%s: expected %s, found %s", place, v.Expected, v.Found)
 }
 
 // note leaves on the attempt what was learned.

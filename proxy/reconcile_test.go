@@ -43,6 +43,11 @@ func status(s int) func(int) (*keystore.Response, error) {
 // been sent.
 func reconciled(t *testing.T, a *asked, change func(*Reconcile), test func(t *testing.T, f *fixture)) {
 	t.Helper()
+	reconciledOn(t, Config{}, a, change, test)
+}
+
+func reconciledOn(t *testing.T, c Config, a *asked, change func(*Reconcile), test func(t *testing.T, f *fixture)) {
+	t.Helper()
 	rc := &Reconcile{
 		Lookup: a.lookup, Every: 5 * time.Second, For: 15 * time.Minute,
 		Rules: []ReconcileRule{
@@ -53,7 +58,8 @@ func reconciled(t *testing.T, a *asked, change func(*Reconcile), test func(t *te
 	if change != nil {
 		change(rc)
 	}
-	bubble(t, Config{Reconcile: rc}, func(t *testing.T, f *fixture) {
+	c.Reconcile = rc
+	bubble(t, c, func(t *testing.T, f *fixture) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go f.route.Reconcile(ctx)
@@ -349,4 +355,25 @@ func TestReconcileEndsWithoutATrace(t *testing.T) {
 			t.Errorf("lookups %+v", l)
 		}
 	})
+}
+
+// What a lookup says is no result either if it breaks the contract.
+func TestReconcileUnderAContract(t *testing.T) {
+	for part, honours := range map[string]bool{"/data/0": true, "/data": false, "": false} {
+		t.Run(part, func(t *testing.T) {
+			a := &asked{answer: status(200)}
+			contract := contractOf(t, ContractRules{})
+			reconciledOn(t, Config{Contract: contract}, a, func(rc *Reconcile) { rc.ReplayFrom = part }, func(t *testing.T, f *fixture) {
+				time.Sleep(time.Hour)
+				if honours {
+					f.do(request{}).wantBody(t, 200, `{"id":"ch_1"}`, true)
+					return
+				}
+				f.do(request{}).want(t, 504, CodeOutcomeUnknown)
+				if l := f.mem.job().Attempts[0].Lookups; !strings.Contains(l.Note, "breaks the contract") || strings.Contains(l.Note, "ch_1") {
+					t.Errorf("lookups %+v", l)
+				}
+			})
+		})
+	}
 }
