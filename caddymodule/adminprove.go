@@ -128,7 +128,6 @@ func (n namedProvider) prove(ctx context.Context, unsafe bool) provenView {
 	// What has come to its end is worth to be kept though the caller has left.
 	keep, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*proofTime)
 	defer cancel()
-	refuted := slices.ContainsFunc(v.Cases, func(r proxy.CaseResult) bool { return len(r.Failures) > 0 })
 	switch {
 	case v.Cases.Passed():
 		proof, err := n.store.gateway.KeepProof(keep, n.subject(), v.Cases, began, maxAge)
@@ -137,12 +136,12 @@ func (n namedProvider) prove(ctx context.Context, unsafe bool) provenView {
 			return v
 		}
 		v.Proven, v.Until = true, proof.Expires.Std()
-	case ctx.Err() != nil:
-		v.Error = "it was broken off"
-	case refuted:
+	case v.Cases.Refuted():
 		if _, err := n.store.gateway.DropProof(keep, n.subject(), began); err != nil {
 			v.Error = fmt.Errorf("an earlier proof could not be taken back: %w", err).Error()
 		}
+	case ctx.Err() != nil:
+		v.Error = "it was broken off"
 	}
 	return v
 }

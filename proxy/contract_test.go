@@ -328,3 +328,24 @@ func TestContractDigest(t *testing.T) {
 		seen[d] = name
 	}
 }
+
+// Which of its schemas a contract begins with is a part of it, though they are the
+// same files.
+func TestContractDigestKnowsItsSchema(t *testing.T) {
+	t.Parallel()
+	dir := files(t, map[string]string{
+		"a.json": `{"type": "object", "properties": {"b": {"$ref": "b.json"}}}`,
+		"b.json": `{"type": "array", "items": {"$ref": "a.json"}}`,
+	})
+	sums := map[keystore.Digest]bool{}
+	for _, name := range []string{"a.json", "b.json"} {
+		c, err := NewContract(ContractRules{Schema: filepath.Join(dir, name)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sums[c.Digest()] = true
+	}
+	if len(sums) != 2 {
+		t.Error("two contracts have one digest")
+	}
+}

@@ -49,7 +49,7 @@ func compileSchema(file string) (*schema, error) {
 	if err != nil {
 		return nil, fmt.Errorf("schema %s: %w", file, err)
 	}
-	return &schema{compiled: compiled, known: loader.known, sum: loader.sum()}, nil
+	return &schema{compiled: compiled, known: loader.known, sum: loader.sum(filepath.Base(abs))}, nil
 }
 
 // schemaLoader reads the files of one directory, and nothing else.
@@ -101,8 +101,9 @@ func (l *schemaLoader) know(value any) {
 	}
 }
 
-func (l *schemaLoader) sum() keystore.Digest {
-	var lines []string
+// sum is a digest of all files and of which of them is the one to begin with.
+func (l *schemaLoader) sum(root string) keystore.Digest {
+	lines := []string{fmt.Sprintf("%s root\n", l.files[root])}
 	for name, sum := range l.files {
 		lines = append(lines, fmt.Sprintf("%s %q\n", sum, name))
 	}

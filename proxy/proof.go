@@ -68,7 +68,7 @@ func (g *Gateway) Proof(ctx context.Context, s ProofSubject, maxAge time.Duratio
 	switch {
 	case j.State(now) != keystore.JobCompleted, j.Fingerprint != s.fingerprint(), j.Result.NotKept:
 		return nil, nil
-	case !j.Expires.IsZero() && j.Expires <= now, now.Sub(proved) >= maxAge:
+	case !j.Expires.IsZero() && j.Expires <= now, now.Sub(proved) >= maxAge, fromLater(j, now):
 		return nil, nil
 	}
 	p := &Proof{Proved: proved, Expires: min(j.Expires, proved.Add(maxAge))}
@@ -77,6 +77,11 @@ func (g *Gateway) Proof(ctx context.Context, s ProofSubject, maxAge time.Duratio
 	}
 	return p, nil
 }
+
+// fromLater reports whether a proof says of itself that it is from a time that has
+// not come: the store's clock was put back, as by a failover to a machine with
+// another one. Such a proof would live too long, and outlive later runs that fail.
+func fromLater(j *keystore.Job, now keystore.Time) bool { return j.Created.Sub(now) > maxSkew }
 
 // KeepProof keeps the proof that a report is, for maxAge from when it began, on
 // the store's clock. It takes the place of an earlier one. A report that proves
@@ -94,7 +99,7 @@ func (g *Gateway) KeepProof(ctx context.Context, s ProofSubject, report ProofRep
 		return nil, err
 	}
 	_, err = g.update(ctx, s.name(), nil, false, 3, func(present *keystore.Job) (next *keystore.Job, create bool) {
-		if present != nil && present.Created > began {
+		if present != nil && present.Created > began && !fromLater(present, g.store.Now()) {
 			return nil, false // somebody else's, which is newer
 		}
 		return s.job(p, body, maxAge), present == nil
@@ -130,7 +135,7 @@ func (g *Gateway) DropProof(ctx context.Context, s ProofSubject, began keystore.
 		switch {
 		case present == nil:
 			return nil, false // there was none, or an earlier send of this has dropped it
-		case present.Created > began:
+		case present.Created > began && !fromLater(present, g.store.Now()):
 			dropped = false
 			return nil, false
 		}

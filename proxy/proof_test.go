@@ -313,3 +313,55 @@ func TestProofNamesAreApart(t *testing.T) {
 		}
 	}
 }
+
+// A case that failed stays failed, although whoever had asked did not wait for the
+// others. What was broken off says nothing.
+func TestProveThatIsBrokenOff(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		first   string
+		refuted bool
+	}{"after a case that passed": {`{"ok": true}`, false}, "after one that failed": {`{"ok": false}`, true}} {
+		dir := files(t, map[string]string{"c.http": "### one\n# @safe\nPOST /a\n\nHTTP 200\n/ok == true\n\n### two\n# @safe\nPOST /b\n\nHTTP 200\n"})
+		contract, err := NewContract(ContractRules{Cases: []string{filepath.Join(dir, "c.http")}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		report := contract.Prove(ctx, false, func(r *http.Request, _ string) (*keystore.Response, error) {
+			if r.URL.Path == "/b" {
+				leave()
+				return nil, context.Cause(ctx)
+			}
+			return jsonAnswer(200, c.first), nil
+		})
+		if report.Passed() || report.Refuted() != c.refuted {
+			t.Errorf("%s: refuted %t, %+v", name, report.Refuted(), report)
+		}
+	}
+}
+
+// A store's clock that was put back makes no proof live longer, nor outlive a
+// later run that has failed.
+func TestProofFromATimeToCome(t *testing.T) {
+	t.Parallel()
+	g, store := proofGateway(t)
+	s, later := proofSubject(), store.Now().Add(time.Hour)
+	for _, drops := range []bool{false, true} {
+		if _, err := g.KeepProof(t.Context(), s, passed(), later, 24*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if p, err := g.Proof(t.Context(), s, 24*time.Hour); p != nil || err != nil {
+			t.Errorf("got %+v, %v", p, err)
+		}
+		if drops {
+			if dropped, err := g.DropProof(t.Context(), s, store.Now()); !dropped || err != nil {
+				t.Errorf("it stays: %v", err)
+			}
+		} else if _, err := g.KeepProof(t.Context(), s, passed(), store.Now(), time.Hour); err != nil {
+			t.Fatal(err)
+		} else if p, err := g.Proof(t.Context(), s, 24*time.Hour); p == nil || err != nil {
+			t.Errorf("a new one does not take its place: %v", err)
+		}
+	}
+}

@@ -20,6 +20,8 @@ type CaseResult struct {
 	Duration time.Duration `json:"duration"`
 	// Failures are those of the run that failed. It was the last one.
 	Failures []CaseFailure `json:"failures,omitempty"`
+
+	cut bool // the failure is that the whole was broken off
 }
 
 // ProofReport is how a provider did in the cases of a contract.
@@ -34,6 +36,12 @@ func (r ProofReport) Passed() bool {
 		}
 	}
 	return len(r) > 0
+}
+
+// Refuted reports whether the provider has failed a case, whatever became of the
+// others: a run that was broken off after that has shown it all the same.
+func (r ProofReport) Refuted() bool {
+	return slices.ContainsFunc(r, func(c CaseResult) bool { return len(c.Failures) > 0 && !c.cut })
 }
 
 // SendCase sends a case's request under this key, which is the request's identity
@@ -53,7 +61,7 @@ func (c *Contract) Prove(ctx context.Context, unsafe bool, send SendCase) ProofR
 			result.LeftOut = true
 		default:
 			for len(result.Failures) == 0 && result.Passed < result.Repeat {
-				if result.Failures = c.run(ctx, recorded, send); len(result.Failures) == 0 {
+				if result.Failures, result.cut = c.run(ctx, recorded, send); len(result.Failures) == 0 {
 					result.Passed++
 				}
 			}
@@ -64,26 +72,26 @@ func (c *Contract) Prove(ctx context.Context, unsafe bool, send SendCase) ProofR
 	return report
 }
 
-// run runs a case once.
-func (c *Contract) run(ctx context.Context, recorded *Case, send SendCase) []CaseFailure {
+// run runs a case once. Cut says that it was broken off, and so has shown nothing.
+func (c *Contract) run(ctx context.Context, recorded *Case, send SendCase) (failures []CaseFailure, cut bool) {
 	key := "prove-" + keystore.NewToken().String()
 	failure := func(what, expected, found string) []CaseFailure {
 		return []CaseFailure{{Line: recorded.Line, What: what, Expected: short(expected), Found: short(found)}}
 	}
 	r, err := recorded.Request(ctx, key)
 	if err != nil {
-		return failure("request", "one that can be sent", err.Error())
+		return failure("request", "one that can be sent", err.Error()), false
 	}
 	answer, err := send(r, key)
 	switch {
 	case ctx.Err() != nil:
-		return failure("answer", "a complete one", context.Cause(ctx).Error())
+		return failure("answer", "a complete one", context.Cause(ctx).Error()), true
 	case err != nil:
-		return failure("answer", "a complete one", err.Error())
+		return failure("answer", "a complete one", err.Error()), false
 	case answer == nil:
-		return failure("answer", "a complete one", "none")
+		return failure("answer", "a complete one", "none"), false
 	}
-	failures := recorded.Judge(answer, key)
+	failures = recorded.Judge(answer, key)
 	if v := c.judge(answer, true); v != nil {
 		what := "contract"
 		if v.Path != "" {
@@ -94,5 +102,5 @@ func (c *Contract) run(ctx context.Context, recorded *Case, send SendCase) []Cas
 			failures = append(failures, f)
 		}
 	}
-	return failures
+	return failures, false
 }
