@@ -32,10 +32,14 @@ type fulfilment struct {
 // closed only its sending side looks just like one that has left.
 func (c *call) run(job *keystore.Job, sent time.Time) error {
 	f := &fulfilment{call: c, told: make(chan reply, maxMaxAttempts), hints: make(chan hint, hintsHeld)}
-	f.start(claimed{job, c.claim.Token, sent})
-	rep := f.await()
-	f.end()
-	return c.answer(rep, sent)
+	return c.answer(f.fulfil(claimed{job, c.claim.Token, sent}), sent)
+}
+
+// fulfil starts the first attempt and returns what comes of it and its followers.
+func (f *fulfilment) fulfil(first claimed) reply {
+	defer f.end() // also where a hint to the client panics
+	f.start(first)
+	return f.await()
 }
 
 // tell takes what comes of an attempt. It reports whether anybody will hear it.
@@ -93,16 +97,37 @@ func (f *fulfilment) try(provider string) {
 // choose returns the provider of one more attempt, after another one; empty if
 // there is none, or no room for it.
 func (f *fulfilment) choose(j *keystore.Job, after string) string {
+	for {
+		tried, room := f.triedUpTo(f.MaxAttempts)
+		if !room {
+			return ""
+		}
+		// Without the lock, since whether a provider may be used is asked of the
+		// store: an answer that has come in the meantime must not wait for that.
+		provider := f.otherProvider(j, after, slices.Concat(tried, j.Busy()))
+		if provider == "" || f.take(provider) {
+			return provider
+		}
+	}
+}
+
+// triedUpTo returns the providers that were chosen, and whether there may be one
+// more, of so many.
+func (f *fulfilment) triedUpTo(most int) (tried []string, room bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.over || len(f.tried) >= min(f.MaxAttempts, len(f.Providers)) {
-		return ""
+	return slices.Clone(f.tried), !f.over && len(f.tried) < min(most, len(f.Providers))
+}
+
+// take chooses a provider, unless somebody has done so by now.
+func (f *fulfilment) take(provider string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.over || slices.Contains(f.tried, provider) || len(f.tried) >= f.MaxAttempts {
+		return false
 	}
-	provider := f.otherProvider(j, after, slices.Concat(f.tried, j.Busy()))
-	if provider != "" {
-		f.try(provider)
-	}
-	return provider
+	f.try(provider)
+	return true
 }
 
 // follow chooses the attempt that is to follow one that certainly had no effect,

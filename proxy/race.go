@@ -135,7 +135,7 @@ func (g *Gateway) cancelLosers(j *keystore.Job) {
 // beside those of a job that is unknown; empty if the route does not race, or
 // has no provider left for it.
 func (rt *Route) siblingProvider(j *keystore.Job) string {
-	if rt.Race == 0 || j == nil {
+	if rt.Race == 0 || j == nil || j.State(rt.gateway.store.Now()) != keystore.JobUnknown {
 		return ""
 	}
 	busy := j.Busy()

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -273,4 +274,53 @@ func TestRaceAsksNoProviderTwice(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Whether a provider may be used can take its time to find out. What comes of the
+// attempts meanwhile is taken all the same.
+func TestChoosingHoldsNobodyUp(t *testing.T) {
+	asked, may := make(chan struct{}), make(chan struct{})
+	c := racing
+	c.Providers = named("a", "b", "c")
+	c.Eligible = func(string) error {
+		asked <- struct{}{}
+		<-may
+		return nil
+	}
+	bubble(t, c, func(t *testing.T, f *fixture) {
+		request := &fulfilment{call: &call{Route: f.route, g: f.gateway}, told: make(chan reply, maxMaxAttempts), tried: []string{"a"}}
+		chosen := make(chan string)
+		for range 2 {
+			go func() { chosen <- request.choose(&keystore.Job{}, "a") }()
+		}
+		<-asked
+		<-asked
+		if !request.tell(reply{}) {
+			t.Error("nobody hears what an attempt tells")
+		}
+		may <- struct{}{}
+		first := <-chosen
+		may <- struct{}{}
+		<-asked // whoever comes second looks for another one
+		may <- struct{}{}
+		if second := <-chosen; first == "" || first == second {
+			t.Errorf("%q and %q were chosen", first, second)
+		}
+	})
+}
+
+// Who only waits for a race asks for no other provider, and nobody is alarmed.
+func TestWaitingForARaceNeedsNoProof(t *testing.T) {
+	c := racing
+	c.Eligible = func(string) error { return errors.New("not proven") }
+	c.Race = 8 * time.Second
+	bubble(t, c, func(t *testing.T, f *fixture) {
+		f.with(map[string][]script{"a": {after(3*time.Second, says(200, "A"))}, "b": {hangs}, "c": {hangs}})
+		go f.do(request{})
+		time.Sleep(time.Second)
+		f.do(request{}).wantBody(t, 200, "A", true)
+		if n := f.incs.told(EventFallbackUnproven); n != 0 {
+			t.Errorf("told %d times that nothing is proven", n)
+		}
+	})
 }
