@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -258,7 +259,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		if err := p.check(); err != nil { // before its handlers are begun
 			return err
 		}
-		if err := p.provision(ctx, h.SendKey); err != nil {
+		if err := p.provision(ctx, cmp.Or(config.KeyHeader, proxy.DefaultKeyHeader), h.SendKey); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"os"
+	"regexp"
 	"slices"
 	"strconv"
 
@@ -86,8 +88,8 @@ func screenHandlers(config any) error {
 }
 
 // provision loads the handlers. What they are made of stays as it was written.
-func (p *Provider) provision(ctx caddy.Context, sendKey string) (err error) {
-	if p.sum, err = p.digest(sendKey); err != nil {
+func (p *Provider) provision(ctx caddy.Context, keyHeader, sendKey string) (err error) {
+	if p.sum, err = p.digest(keyHeader, sendKey); err != nil {
 		return err
 	}
 	p.route = caddyhttp.Route{HandlersRaw: slices.Clone(p.HandlersRaw)}
@@ -102,9 +104,10 @@ func (p *Provider) provision(ctx caddy.Context, sendKey string) (err error) {
 }
 
 // digest tells this configuration of a provider from others: what its handlers are
-// made of, placeholders as they were written, and the header in which it gets a
-// key. In which order a handler's settings stand makes no difference.
-func (p *Provider) digest(sendKey string) (keystore.Digest, error) {
+// made of, placeholders as they were written, what stands in the environment for
+// those that are from there, and the headers in which it gets a key. In which order
+// a handler's settings stand makes no difference.
+func (p *Provider) digest(keyHeader, sendKey string) (keystore.Digest, error) {
 	var handlers []any
 	for _, raw := range p.HandlersRaw {
 		config, err := decodeJSON(raw)
@@ -114,8 +117,35 @@ func (p *Provider) digest(sendKey string) (keystore.Digest, error) {
 		handlers = append(handlers, config)
 	}
 	renameGroups(handlers, make(map[string]string))
-	text, err := json.Marshal(map[string]any{"recipe": 1, "handle": handlers, "send_key": http.CanonicalHeaderKey(cmp.Or(p.SendKey, sendKey))})
+	environment := make(map[string]string)
+	readEnvironment(handlers, environment)
+	text, err := json.Marshal(map[string]any{
+		"recipe": 1, "handle": handlers, "environment": environment,
+		"key": http.CanonicalHeaderKey(keyHeader), "send_key": http.CanonicalHeaderKey(cmp.Or(p.SendKey, sendKey)),
+	})
 	return keystore.DigestOf(text), err
+}
+
+var fromEnvironment = regexp.MustCompile(`\{env\.([^{}]+)\}`)
+
+// readEnvironment notes the variables that handlers have placeholders for. With
+// another upstream or model in one of them, it is another provider.
+func readEnvironment(config any, values map[string]string) {
+	switch c := config.(type) {
+	case string:
+		for _, found := range fromEnvironment.FindAllStringSubmatch(c, -1) {
+			values[found[1]] = os.Getenv(found[1])
+		}
+	case []any:
+		for _, item := range c {
+			readEnvironment(item, values)
+		}
+	case map[string]any:
+		for name, item := range c {
+			readEnvironment(name, values)
+			readEnvironment(item, values)
+		}
+	}
 }
 
 // renameGroups gives the groups of routes names that depend on nothing outside:
@@ -128,7 +158,7 @@ func renameGroups(config any, names map[string]string) {
 		}
 	case map[string]any:
 		_, isRoute := c["handle"]
-		if group, ok := c["group"].(string); ok && isRoute {
+		if group, _ := c["group"].(string); group != "" && isRoute {
 			if names[group] == "" {
 				names[group] = "group" + strconv.Itoa(len(names))
 			}
@@ -199,11 +229,6 @@ const (
 	unprovenAllow = "allow"
 )
 
-// substitutes reports whether another provider may take the place of the first.
-func (h *Handler) substitutes() bool {
-	return len(h.Providers) > 1 && (h.Failover != failoverOff || h.Race > 0)
-}
-
 // checkProviders reports what is wrong with the settings about providers.
 func (h *Handler) checkProviders() error {
 	for i, p := range h.Providers {
@@ -233,14 +258,15 @@ func (h *Handler) checkProviders() error {
 		return fmt.Errorf("unproven %s: %s", h.Unproven, twoNeeded)
 	case h.Failover == failoverOff && h.Race == 0 && h.MaxAttempts != 0:
 		return fmt.Errorf("max_attempts %d: with failover off there is one attempt for each request; remove one of them", h.MaxAttempts)
-	case !h.substitutes() || h.Unproven == unprovenAllow:
+	// With failover off, too: there it is the client's repetition that brings it about.
+	case len(h.Providers) < 2 || h.Unproven == unprovenAllow:
 		return nil
 	case h.Contract == nil:
 		return fmt.Errorf("provider %s: would take the place of %s although nothing shows that it does the same; give a contract that providers prove to honour, "+
-			"or write `unproven allow` to do without, or `failover off`", h.Providers[1].Name, h.Providers[0].Name)
+			"or write `unproven allow` to do without", h.Providers[1].Name, h.Providers[0].Name)
 	case len(h.Contract.Cases) == 0:
 		return fmt.Errorf("contract %s: has no case, so that no provider can be proven to honour it; give it some with `case <file>`, "+
-			"or write `unproven allow` to do without, or `failover off`", h.Contract.Name)
+			"or write `unproven allow` to do without", h.Contract.Name)
 	}
 	return nil
 }

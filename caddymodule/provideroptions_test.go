@@ -47,7 +47,8 @@ func TestWrongProvidersAreRefusedWithLineAndRemedy(t *testing.T) {
 		{"race after the timeout", twoProviders + "unproven allow\nrace after 2m", "race after 2m", []string{"would never begin before timeout", "lower it"}},
 		{"unproven nobody", "owner shared\nspace x\nunproven allow", "unproven allow", []string{"two providers or more"}},
 		{"another unproven", twoProviders + "unproven deny", "unproven deny", []string{"the only word is allow"}},
-		{"nothing shows", twoProviders + "space x", "provider b", []string{"provider b: would take the place of a", "contract", "`unproven allow`", "`failover off`"}},
+		{"nothing shows", twoProviders + "space x", "provider b", []string{"provider b: would take the place of a", "contract", "`unproven allow`"}},
+		{"nothing shows to repetitions", twoProviders + "failover off\nspace x", "provider b", []string{"`unproven allow`"}},
 		{"nothing shows to racers", twoProviders + "failover off\nrace after 5s", "provider b", []string{"`unproven allow`"}},
 		{"nothing to prove by", twoProviders + "contract c {\nstatus 200\n}\nspace x", "contract c", []string{"contract c: has no case", "`case <file>`", "`unproven allow`"}},
 
@@ -107,7 +108,8 @@ func TestWrongProvidersInJSONAreRefused(t *testing.T) {
 
 // The digest is of what a provider does, and of nothing else.
 func TestDigestOfAProvider(t *testing.T) {
-	t.Parallel()
+	t.Setenv("KEY", "1")
+	keyHeader := "Idempotency-Key"
 	digest := func(site string) string {
 		t.Helper()
 		adapted, err := adaptAsIs(site)
@@ -119,7 +121,7 @@ func TestDigestOfAProvider(t *testing.T) {
 		if err := json.NewDecoder(strings.NewReader(text)).Decode(&providers); err != nil {
 			t.Fatal(err)
 		}
-		d, err := providers[0].digest("X-Default")
+		d, err := providers[0].digest(keyHeader, "X-Default")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,5 +152,16 @@ func TestDigestOfAProvider(t *testing.T) {
 		if digest(site("", other)) == own {
 			t.Errorf("%s: the same digest", name)
 		}
+	}
+	t.Setenv("KEY", "2")
+	if digest(site("", block)) == own {
+		t.Error("another environment: the same digest")
+	}
+	t.Setenv("KEY", "1")
+	if keyHeader = "idempotency-key"; digest(site("", block)) != own {
+		t.Error("the same header for the client's key: another digest")
+	}
+	if keyHeader = "X-Key"; digest(site("", block)) == own {
+		t.Error("another header for the client's key: the same digest")
 	}
 }
