@@ -199,7 +199,6 @@ func TestFailoverIsProofAgainstErrorsThatLie(t *testing.T) {
 	first, fallback, redis := startMortal(t, pair), newUpstream(t), startRedis(t)
 	refusing := newRefusingUpstream(t)
 	tlsUp := startMortal(t, pair)
-	two := "reverse_proxy " + fallback.addr
 	inTurn := func(handlers ...string) string { return "in_turn {\n" + strings.Join(handlers, "") + "}" }
 	http1 := distrusting("1.1", tlsUp.addr[h2])
 
@@ -232,10 +231,9 @@ func TestFailoverIsProofAgainstErrorsThatLie(t *testing.T) {
 	var names []string
 	for name, p := range providers {
 		names = append(names, name)
-		sites = append(sites, offering(p.directives, two).on(redis.store()))
+		sites = append(sites, between("store "+redis.store()+"\n"+unproven, named{name: "one", before: p.directives}, named{name: "two", up: fallback}))
 	}
 	g := startGatewayWith(t, "", sites...)
-	store := redis.open()
 	for i, name := range names {
 		t.Run(name, func(t *testing.T) {
 			// FastCGI has no end of a header, but for this dot.
@@ -247,7 +245,7 @@ func TestFailoverIsProofAgainstErrorsThatLie(t *testing.T) {
 				wantUnknown(t, c.do(post(key)))
 				first.want(t, key, 1)
 				fallback.want(key, 0)
-				wantTried(t, store, key, "one unknown")
+				g.wantAttempts(a, "one unknown")
 				return
 			}
 			wantExecuted(t, a)
@@ -255,7 +253,7 @@ func TestFailoverIsProofAgainstErrorsThatLie(t *testing.T) {
 			first.want(t, key, 0)
 			tlsUp.want(t, key, 0)
 			fallback.want(key, 1)
-			wantTried(t, store, key, "one failed", "two succeeded")
+			g.wantAttempts(a, "one failed", "two succeeded")
 		})
 	}
 }

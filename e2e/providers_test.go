@@ -11,8 +11,8 @@ import (
 // named is a provider of a site, and what its block has before the reverse_proxy.
 type named struct {
 	name, before string
-	up           *upstream
-	proxy        string // options of the reverse_proxy
+	up           *upstream // nil: there is none
+	proxy        string    // options of the reverse_proxy
 }
 
 // between returns a site with several providers. The options are lines of the
@@ -21,7 +21,11 @@ func between(options string, providers ...named) site {
 	var b strings.Builder
 	b.WriteString("@app not path /_gateway\nidempotency @app {\nowner {http.request.header.X-Owner}\nwait 60s\nlinger 60s\n" + options + "\n")
 	for _, p := range providers {
-		fmt.Fprintf(&b, "provider %s {\n%s\nreverse_proxy %s {\n%s\n}\n}\n", p.name, p.before, p.up.addr, p.proxy)
+		fmt.Fprintf(&b, "provider %s {\n%s\n", p.name, p.before)
+		if p.up != nil {
+			fmt.Fprintf(&b, "reverse_proxy %s {\n%s\n}\n", p.up.addr, p.proxy)
+		}
+		b.WriteString("}\n")
 	}
 	b.WriteString("}\n")
 	return site{raw: b.String()}

@@ -19,8 +19,6 @@ type site struct {
 	options options
 	// handler is the rest of the site: as a rule, a reverse_proxy.
 	handler string
-	// providers says that providers among the options take the handler's place.
-	providers bool
 	// certificate names the files with which the site is served over TLS, also
 	// over HTTP/3. Without, it is served in the clear.
 	certificate string
@@ -50,12 +48,7 @@ func (s site) block() string {
 		return s.raw
 	}
 	var b strings.Builder
-	if s.providers {
-		// A provider takes the question for the gateway itself, too.
-		b.WriteString("@app not path /_gateway\nidempotency @app {\n")
-	} else {
-		b.WriteString("idempotency {\n")
-	}
+	b.WriteString("idempotency {\n")
 	if s.store != "" {
 		b.WriteString("store " + s.store + "\n")
 	}

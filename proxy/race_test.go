@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -179,101 +180,103 @@ func TestRaceOfStreams(t *testing.T) {
 // Random races of several clients over two gateways: one result each, and every
 // client of a job gets the same bytes or is told that nobody knows.
 func TestRandomRaces(t *testing.T) {
-	bubble(t, racing, func(t *testing.T, f *fixture) {
-		other := newFixtureOn(t, f.mem, racing)
-		defer other.gateway.Close()
-		var random sync.Mutex
-		rng := rand.New(rand.NewPCG(1, 2))
-		draw := func(n int) int {
-			random.Lock()
-			defer random.Unlock()
-			return rng.IntN(n)
+	t.Run("memory", func(t *testing.T) {
+		bubble(t, racing, func(t *testing.T, f *fixture) {
+			other := newFixtureOn(t, f.mem, racing)
+			defer other.gateway.Close()
+			randomRaces(t, [2]*fixture{f, other}, 500, 500, time.Second)
+		})
+	})
+	for name, open := range stores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := racing
+			c.Race, c.Timeout = 10*time.Millisecond, patience
+			store := open(t)
+			randomRaces(t, [2]*fixture{newFixtureOn(t, store, c), newFixtureOn(t, store, c)}, 2000, 50, c.Race)
+		})
+	}
+}
+
+// randomRaces runs so many races, some of them at once. A sibling is started after
+// the delay.
+func randomRaces(t *testing.T, gateways [2]*fixture, jobs, atOnce int, delay time.Duration) {
+	const clients = 4
+	var random sync.Mutex
+	rng := rand.New(rand.NewPCG(1, 2))
+	draw := func(n int64) int64 {
+		random.Lock()
+		defer random.Unlock()
+		return rng.Int64N(n)
+	}
+	whatever := func(name string) script {
+		return func(w http.ResponseWriter, r *http.Request) error {
+			pause := time.Duration(draw(3 * int64(delay)))
+			s := []script{says(200, fmt.Sprint(name, draw(1e9))), says(200, fmt.Sprint(name, draw(1e9))), says(429, "busy"), breaks, refuses}[draw(5)]
+			return after(pause, s)(w, r)
 		}
-		whatever := func(name string) script {
-			return func(w http.ResponseWriter, r *http.Request) error {
-				pause := time.Duration(draw(3000)) * time.Millisecond
-				s := []script{says(200, fmt.Sprint(name, draw(1e9))), says(200, fmt.Sprint(name, draw(1e9))), says(429, "busy"), breaks, refuses}[draw(5)]
-				return after(pause, s)(w, r)
-			}
-		}
-		for _, g := range []*fixture{f, other} {
-			g.with(map[string][]script{"a": {whatever("A")}, "b": {whatever("B")}})
-		}
-		const jobs, clients = 500, 4
-		var all sync.WaitGroup
-		for n := range jobs {
-			key := fmt.Sprint("key", n)
+	}
+	for _, g := range gateways {
+		g.with(map[string][]script{"a": {whatever("A")}, "b": {whatever("B")}})
+	}
+	var results, attempts, siblings atomic.Int64
+	var all sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	for n := range jobs {
+		key := fmt.Sprint("key", n)
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
 			var mu sync.Mutex
 			bodies := make(map[string]bool)
 			var every sync.WaitGroup
 			for c := range clients {
 				every.Go(func() {
-					time.Sleep(time.Duration(draw(4000)) * time.Millisecond)
-					if r := []*fixture{f, other}[c%2].do(request{key: key}); r.err == nil && r.Code == 200 {
+					time.Sleep(time.Duration(draw(4 * int64(delay))))
+					if r := gateways[c%2].do(request{key: key}); r.err == nil && r.Code == 200 {
 						mu.Lock()
 						bodies[r.Body.String()] = true
 						mu.Unlock()
 					}
 				})
 			}
-			all.Go(func() {
-				every.Wait()
-				j, err := f.store.Get(t.Context(), keystore.NameOf("main", "alice", key))
-				if err != nil || j == nil {
-					t.Error(err)
-					return
+			every.Wait()
+			j, err := gateways[0].store.Get(t.Context(), keystore.NameOf("main", "alice", key))
+			if err != nil || j == nil {
+				t.Error(err)
+				return
+			}
+			attempts.Add(int64(j.AttemptCount()))
+			if len(bodies) == 0 && j.Result == nil {
+				return // nobody has won, and nobody was told so
+			}
+			if j.Result == nil {
+				t.Errorf("%s: clients got %v, and the job is %s", key, bodies, j.State(gateways[0].store.Now()))
+				return
+			}
+			results.Add(1)
+			if len(bodies) > 1 || (len(bodies) == 1 && !bodies[string(j.Result.Body)]) {
+				t.Errorf("%s: clients got %v, the result is %+v", key, bodies, j.Result)
+			}
+			won := 0
+			for i := range j.Attempts {
+				switch j.Attempts[i].State {
+				case keystore.AttemptSucceeded:
+					won++
+				case keystore.AttemptDiscarded:
+					siblings.Add(1)
 				}
-				if len(bodies) == 0 && j.Result == nil {
-					return // nobody has won, and nobody was told so
-				}
-				if j.Result == nil {
-					t.Errorf("%s: clients got %v, and the job is %s", key, bodies, j.State(f.store.Now()))
-					return
-				}
-				if len(bodies) > 1 || (len(bodies) == 1 && !bodies[string(j.Result.Body)]) {
-					t.Errorf("%s: clients got %v, the result is %+v", key, bodies, j.Result)
-				}
-				won := 0
-				for i := range j.Attempts {
-					if j.Attempts[i].State == keystore.AttemptSucceeded {
-						won++
-					}
-				}
-				if won > 1 || len(j.Attempts) > 3*clients {
-					t.Errorf("%s: %d winners of %d attempts", key, won, len(j.Attempts))
-				}
-			})
-		}
-		all.Wait()
-	})
-}
-
-// A provider of which it is unknown whether it has carried out the job is not
-// asked again: neither as the next one of a race, nor after another provider's
-// failure, which is then no answer either.
-func TestRaceAsksNoProviderTwice(t *testing.T) {
-	c := racing
-	c.Providers, c.MaxAttempts, c.Race = named("a", "b", "c"), 6, 6*time.Second
-	for name, third := range map[string]script{
-		"the third is slow":    after(8*time.Second, says(200, "C")),
-		"the third has failed": says(429, "busy"),
-		"the third is down":    refuses,
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, c, func(t *testing.T, f *fixture) {
-				f.with(map[string][]script{"a": {hangs}, "b": {hangs}, "c": {third}})
-				f.do(request{}).want(t, 504, CodeOutcomeUnknown)
-				f.wantExecuted(1, 1, 0)
-				if again := f.do(request{}); name == "the third is slow" {
-					again.wantBody(t, 200, "C", false)
-				} else {
-					again.want(t, 504, CodeOutcomeUnknown)
-				}
-				f.wantExecuted(1, 1, 1)
-				time.Sleep(2 * time.Minute)
-			})
+			}
+			if won != 1 || len(j.Attempts) > 3*clients {
+				t.Errorf("%s: %d winners of %d attempts", key, won, len(j.Attempts))
+			}
+			for _, g := range gateways {
+				g.do(request{key: key}).wantBody(t, 200, string(j.Result.Body), true)
+			}
 		})
 	}
+	all.Wait()
+	t.Logf("%d races, %d attempts, %d results; %d attempts lost", jobs, attempts.Load(), results.Load(), siblings.Load())
 }
 
 // Whether a provider may be used can take its time to find out. What comes of the
