@@ -19,7 +19,12 @@ type named struct {
 // idempotency block.
 func between(options string, providers ...named) site {
 	var b strings.Builder
-	b.WriteString("@app not path /_gateway\nidempotency @app {\nowner {http.request.header.X-Owner}\nwait 60s\nlinger 60s\n" + options + "\n")
+	b.WriteString("@app not path /_gateway\nidempotency @app {\nowner {http.request.header.X-Owner}\n" + options + "\n")
+	for _, name := range []string{"wait", "linger"} {
+		if !strings.Contains("\n"+options, "\n"+name+" ") {
+			b.WriteString(name + " " + defaults[name] + "\n")
+		}
+	}
 	for _, p := range providers {
 		fmt.Fprintf(&b, "provider %s {\n%s\n", p.name, p.before)
 		if p.up != nil {
