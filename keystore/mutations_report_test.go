@@ -178,6 +178,7 @@ var mutationsOfReports = []mutation{
 		"",
 		"TestRecoverLeavesNoRoom",
 	},
+	{"recover: a failure that was lost as well is no obstacle", "report.go", "wiser != nil", "false", "TestRecoverAfterALostFailover"},
 	{"recover: not into another job", "report.go", "case present.ID != last.ID, !present", "case !present", "TestRecoverLeavesNoRoom"},
 	{"recover: not into a taken slot", "report.go", "!present.CompletedBy.IsZero(), present.Unresolved()", "present.Unresolved()", "TestRecoverLeavesNoRoom"},
 	{"recover: not beside an unresolved attempt", "report.go", "present.Unresolved(), present.trimmed", "present.trimmed", "TestRecoverLeavesNoRoom"},

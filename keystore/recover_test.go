@@ -167,3 +167,37 @@ func TestRecoverIntoALongHistory(t *testing.T) {
 	checkNumbers(t, s.Next, append([]int{1}, upTo(26, 41)...)...)
 	checkRecord(t, stored(s.Next))
 }
+
+// A failover's write says two things. Where the store has lost it, the attempt that
+// had failed is no obstacle to the one that followed.
+func TestRecoverAfterALostFailover(t *testing.T) {
+	t.Parallel()
+	last := stored(running().FailOver(failed(1), next(2), 0).Next)
+	for name, present := range map[string]*Job{
+		"running": running(),
+		"lapsed":  stored(running().Lapse(after(lease))),
+		"unknown": reported(t, running(), timedOut(1)),
+	} {
+		for _, c := range []struct {
+			report Report
+			state  AttemptState
+		}{{final(2, "x"), AttemptSucceeded}, {failed(2), AttemptFailed}, {unknown(2), AttemptUnknown}, {renewal(2), AttemptStarting}} {
+			same := unchanged(t, present)
+			s := Recover(present, last, c.report)
+			same()
+			if s.Next == nil || !s.Recovers {
+				t.Errorf("%s, outcome %d: got %+v", name, c.report.Outcome, s)
+				continue
+			}
+			j := stored(s.Next)
+			checkRecord(t, j)
+			if a, b := j.Attempt(tok(1)), j.Attempt(tok(2)); a.State != AttemptFailed || b.State != c.state {
+				t.Errorf("%s, outcome %d: %s, then %s", name, c.report.Outcome, a.State, b.State)
+			}
+		}
+	}
+	// Somebody else's attempt still is one.
+	if s := Recover(started(running(), 3, epoch), last, final(2, "x")); s.Effect != EffectLost || s.Next != nil {
+		t.Errorf("beside another one: got %+v", s)
+	}
+}

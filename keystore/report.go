@@ -275,6 +275,13 @@ func Recover(present, last *Job, r Report) Settlement {
 		}
 		s.Recreates, s.Recovers = true, true
 		return s
+	}
+	// The write that started this attempt may have recorded that the one before it
+	// had failed. That is lost with it, and true all the same.
+	if wiser := (AbortedClaim{Written: last}).proven(present, r.At); wiser != nil {
+		present = wiser
+	}
+	switch {
 	case present.ID != last.ID, !present.CompletedBy.IsZero(), present.Unresolved(), present.trimmed(own.Number):
 		return lost
 	}

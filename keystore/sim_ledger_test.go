@@ -120,7 +120,8 @@ func (s *sim) checkAttempt(old, j *Job, a *Attempt) {
 	}
 }
 
-// checkBroughtBack: what the store has lost comes back only to an open job. Its
+// checkBroughtBack: what the store has lost comes back only to an open job, or to
+// one that is open with the failures that were lost with it. Its
 // claim alone, if the store went back to before that, can be applied a second
 // time, or be aborted then; it starts as it would have the first time.
 func (s *sim) checkBroughtBack(old, j *Job, a *Attempt) {
@@ -135,7 +136,7 @@ func (s *sim) checkBroughtBack(old, j *Job, a *Attempt) {
 		}
 	}
 	for i := range from.Attempts {
-		if b := &from.Attempts[i]; b.Token != a.Token && b.Unresolved() {
+		if b := &from.Attempts[i]; b.Token != a.Token && b.Unresolved() && !j.Attempt(b.Token).proved() {
 			s.fail("%s attempt %s was brought back beside %s attempt %s", a.State, a.Token, b.State, b.Token)
 		}
 	}
