@@ -121,8 +121,14 @@ func (n namedProvider) subject() proxy.ProofSubject {
 // prove runs the cases of the provider's contract, and keeps the proof, or takes an
 // earlier one back that was refuted.
 func (n namedProvider) prove(ctx context.Context, unsafe bool) provenView {
+	v := provenView{Store: n.store.name, Space: n.h.config.Space, Provider: n.p.Name, Contract: n.contract(), Cases: proxy.ProofReport{}}
+	done, err := n.store.proofs.turn(ctx, n.subject())
+	if err != nil {
+		v.Error = "it was broken off"
+		return v
+	}
+	defer done()
 	began, maxAge := n.store.store.Now(), n.h.Contract.proofMaxAge()
-	v := provenView{Store: n.store.name, Space: n.h.config.Space, Provider: n.p.Name, Contract: n.contract()}
 	v.Cases = n.h.contract.Prove(ctx, unsafe, func(r *http.Request, key string) (*keystore.Response, error) { return n.h.sendCase(n.p, r, key) })
 	defer n.store.proofs.forget(n.subject())
 	// What has come to its end is worth to be kept though the caller has left.

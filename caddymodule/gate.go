@@ -24,8 +24,9 @@ type proofs struct {
 	get func(context.Context, proxy.ProofSubject, time.Duration) (*proxy.Proof, error)
 	now func() keystore.Time
 
-	mu   sync.Mutex
-	read map[proofKey]*readProof
+	mu    sync.Mutex
+	read  map[proofKey]*readProof
+	turns map[proxy.ProofSubject]chan struct{} // held by whoever proves it
 }
 
 type proofKey struct {
@@ -70,6 +71,27 @@ func (p *proofs) fill(r *readProof, key proofKey) {
 	defer cancel()
 	defer close(r.done)
 	r.proof, r.err = p.get(ctx, key.subject, key.maxAge)
+}
+
+// turn waits until nobody else proves the subject here. Two runs at once would cost
+// twice, and one that passes could hide that the other one has failed.
+func (p *proofs) turn(ctx context.Context, s proxy.ProofSubject) (done func(), err error) {
+	p.mu.Lock()
+	if p.turns == nil {
+		p.turns = make(map[proxy.ProofSubject]chan struct{})
+	}
+	turn := p.turns[s]
+	if turn == nil {
+		turn = make(chan struct{}, 1)
+		p.turns[s] = turn
+	}
+	p.mu.Unlock()
+	select {
+	case turn <- struct{}{}:
+		return func() { <-turn }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 // forget has a subject's proof read anew.

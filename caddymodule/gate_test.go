@@ -142,3 +142,39 @@ func TestNoFailoverWithoutProof(t *testing.T) {
 		t.Errorf("%d executions at the fallback", n)
 	}
 }
+
+// A provider is proven by one call at a time.
+func TestProvingTakesTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, b, c := newKeptProofs(), proxy.ProofSubject{Provider: "b"}, proxy.ProofSubject{Provider: "c"}
+		done, err := k.turn(t.Context(), b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := k.turn(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other()
+		left, leave := context.WithCancel(t.Context())
+		leave()
+		if _, err := k.turn(left, b); err == nil {
+			t.Error("two prove the same provider")
+		}
+		second := make(chan error)
+		go func() {
+			_, err := k.turn(t.Context(), b)
+			second <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-second:
+			t.Errorf("two prove the same provider, %v", err)
+		default:
+		}
+		done()
+		if err := <-second; err != nil {
+			t.Error(err)
+		}
+	})
+}
