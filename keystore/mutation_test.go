@@ -121,7 +121,8 @@ func runTests(t *testing.T, bin string, args ...string) (string, error) {
 }
 
 // Every sentence of the design that a file of the state machine implements should
-// have its mutation; at least no file is forgotten.
+// have its mutation; at least no file is forgotten. What stores promise and find out is
+// none of it.
 func TestMutationsCoverTheStateMachine(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.go")
@@ -134,7 +135,7 @@ func TestMutationsCoverTheStateMachine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.HasSuffix(file, "_test.go") || file == "store.go" || !code.Match(source) {
+		if strings.HasSuffix(file, "_test.go") || file == "store.go" || file == "inspection.go" || !code.Match(source) {
 			continue
 		}
 		if !slices.ContainsFunc(mutations, func(m mutation) bool { return m.file == file }) {

@@ -10,48 +10,9 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
-
-// Severity says how bad a finding is.
-type Severity int
-
-// The severities.
-const (
-	// Note: worth knowing; nothing that was promised is at risk by it.
-	Note Severity = iota
-	// Warning: a failure that this setting does not survive can lose a job.
-	Warning
-	// Danger: jobs get lost in everyday operation, without any failure, or nothing
-	// works at all.
-	Danger
-)
-
-func (s Severity) String() string { return [...]string{"note", "warning", "danger"}[s] }
-
-// Finding is something about a server that matters for what can be promised.
-type Finding struct {
-	// Code is a stable name, such as eviction.
-	Code     string
-	Severity Severity
-	// Server is its address; empty where it is about all of them.
-	Server string
-	// Found says what the server does, Risk what can be lost by that, and Remedy
-	// what to set instead.
-	Found, Risk, Remedy string
-}
-
-func (f Finding) String() string {
-	text := f.Found
-	if f.Server != "" {
-		text = f.Server + ": " + text
-	}
-	for _, more := range []string{f.Risk, f.Remedy} {
-		if more != "" {
-			text += "; " + more
-		}
-	}
-	return text
-}
 
 // ServerState is what a server says of itself, as far as it does. What it did not
 // say is empty, or -1.
@@ -76,38 +37,36 @@ type ServerState struct {
 	MissingRights []string
 }
 
-// Inspection is what the servers say of themselves, and what that means.
-type Inspection struct {
-	At       time.Time
-	Servers  []ServerState
-	Findings []Finding
+// survey is an inspection with what it was made of.
+type survey struct {
+	keystore.Inspection
+	Servers []ServerState
 }
 
-// Worst returns the severity of the worst finding, -1 without any.
-func (i Inspection) Worst() Severity {
-	worst := Severity(-1)
-	for _, f := range i.Findings {
-		worst = max(worst, f.Severity)
-	}
-	return worst
+var _ keystore.Inspector = (*Store)(nil)
+
+// Inspect implements [keystore.Inspector]. It asks every server that takes writes
+// what it really does. Servers that refuse to tell some of it are no error; an error
+// means that none was reached.
+func (s *Store) Inspect(ctx context.Context) (keystore.Inspection, error) {
+	found, err := s.survey(ctx)
+	return found.Inspection, err
 }
 
-// Inspect asks every server that takes writes what it really does. Servers that
-// refuse to tell some of it are no error; an error means that none was reached.
-func (s *Store) Inspect(ctx context.Context) (Inspection, error) {
+func (s *Store) survey(ctx context.Context) (survey, error) {
 	const what = "inspect the servers"
-	return apart(ctx, s, what, func() (Inspection, error) {
+	return apart(ctx, s, what, func() (survey, error) {
 		masters, err := s.masters(ctx, what)
 		if err != nil {
-			return Inspection{}, err
+			return survey{}, err
 		}
-		found := Inspection{At: time.Now()}
-		reached := 0
+		var found survey
+		found.At = time.Now()
 		for _, n := range masters {
 			state, err := s.stateOf(n)
 			if err != nil {
-				found.Findings = append(found.Findings, Finding{
-					Code: "unreachable", Severity: Danger, Server: state.Server, Found: "the server does not answer: " + fateOf(err).text,
+				found.Findings = append(found.Findings, keystore.Finding{
+					Code: keystore.FindingUnreachable, Severity: keystore.Danger, Server: state.Server, Found: "the server does not answer: " + fateOf(err).text,
 					Risk: "requests for its jobs are refused", Remedy: "see why it is down",
 				})
 				if len(masters) == 1 {
@@ -115,11 +74,11 @@ func (s *Store) Inspect(ctx context.Context) (Inspection, error) {
 				}
 				continue
 			}
-			reached++
 			found.Servers = append(found.Servers, state)
+			found.About = append(found.About, state.String())
 			found.Findings = append(found.Findings, s.judge(state)...)
 		}
-		if reached == 0 {
+		if len(found.Servers) == 0 {
 			return found, s.giveUp(what, fateOf(errNoReply), false)
 		}
 		found.Findings = append(found.Findings, judgeAll(found.Servers)...)

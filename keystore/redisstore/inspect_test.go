@@ -12,16 +12,16 @@ import (
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
 
-func inspect(t *testing.T, s *Store) Inspection {
+func inspect(t *testing.T, s *Store) survey {
 	t.Helper()
-	found, err := s.Inspect(contextOf(t))
+	found, err := s.survey(contextOf(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return found
 }
 
-func codes(i Inspection) (codes []string) {
+func codes(i survey) (codes []string) {
 	for _, f := range i.Findings {
 		codes = append(codes, f.Severity.String()+" "+f.Code)
 		if f.Found == "" || f.Risk == "" || f.Remedy == "" {
@@ -138,7 +138,7 @@ func TestRED17MissingRights(t *testing.T) {
 		if got := found.Servers[0].MissingRights; !slices.Equal(got, []string{right}) {
 			t.Errorf("without %s: missing %q", right, got)
 		}
-		if found.Worst() != Danger || !strings.Contains(found.Findings[0].String(), "grant +"+right) {
+		if found.Worst() != keystore.Danger || !strings.Contains(found.Findings[0].String(), "grant +"+right) {
 			t.Errorf("without %s: %v", right, found.Findings)
 		}
 	}
@@ -159,7 +159,7 @@ func TestInspectUnreachable(t *testing.T) {
 	s := openAt(t, server.URL())
 	server.Kill()
 	found, err := s.Inspect(contextOf(t))
-	if !errors.Is(err, keystore.ErrUnavailable) || found.Worst() > Danger {
+	if !errors.Is(err, keystore.ErrUnavailable) || found.Worst() > keystore.Danger {
 		t.Errorf("got %v, %v", found, err)
 	}
 }
