@@ -33,6 +33,8 @@ const maxAdminBody = 16 << 20
 //	GET  /idempotency/stats              counts
 //	GET  /idempotency/providers          providers, and whether they are proven
 //	POST /idempotency/prove              run the cases of contracts
+//	GET  /idempotency/doctor             what the stores run on, and what that can cost
+//	GET  /idempotency/ready              whether requests should be led here; needs no token
 //
 // Caddy makes one for each of its admin endpoints, before there is any app, and
 // never cleans it up. So it owns nothing: what it works on is looked for at each
@@ -83,6 +85,8 @@ func adminOperationAt(path string) *adminOperation {
 		return &adminOperation{http.MethodGet, (*adminCall).stats, ""}
 	case len(parts) == 1 && parts[0] == "providers":
 		return &adminOperation{http.MethodGet, (*adminCall).providers, ""}
+	case len(parts) == 1 && parts[0] == "doctor":
+		return &adminOperation{http.MethodGet, (*adminCall).doctor, ""}
 	case len(parts) == 1 && parts[0] == "prove":
 		return &adminOperation{http.MethodPost, (*adminCall).prove, ""}
 	case len(parts) == 2 && parts[0] == "jobs":
@@ -114,6 +118,9 @@ func serveAdmin(w http.ResponseWriter, r *http.Request) error {
 				slog.String("code", p.Code), slog.String("method", r.Method), slog.String("remote", r.RemoteAddr))
 		}
 	}
+	if a, ok := answer.(readyAnswer); ok {
+		status = a.status()
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
@@ -125,6 +132,12 @@ func answerAdmin(r *http.Request, alive func()) (any, error) {
 	if err := checkSameOrigin(r); err != nil {
 		return nil, err
 	}
+	if r.URL.Path == adminPrefix+"ready" {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			return nil, notAllowed(r, http.MethodGet)
+		}
+		return ready(), nil
+	}
 	app, err := runningApp()
 	if err != nil {
 		return nil, err
@@ -135,11 +148,9 @@ func answerAdmin(r *http.Request, alive func()) (any, error) {
 	op := adminOperationAt(r.URL.Path)
 	switch {
 	case op == nil:
-		return nil, newAdminError(http.StatusNotFound, codeNotFound, "there is nothing at %s; the API has jobs, find, stats, providers and prove under %s", r.URL.Path, adminPrefix)
+		return nil, newAdminError(http.StatusNotFound, codeNotFound, "there is nothing at %s; the API has jobs, find, stats, providers, prove, doctor and ready under %s", r.URL.Path, adminPrefix)
 	case r.Method != op.method && (r.Method != http.MethodHead || op.method != http.MethodGet):
-		p := newAdminError(http.StatusMethodNotAllowed, codeMethod, "%s takes %s, not %s", r.URL.Path, op.method, r.Method)
-		p.allow = op.method
-		return nil, p
+		return nil, notAllowed(r, op.method)
 	case op.method == http.MethodPost:
 		// A browser sends this type to another site only after asking that site.
 		if mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || mediaType != "application/json" {
@@ -156,6 +167,12 @@ func answerAdmin(r *http.Request, alive func()) (any, error) {
 		}
 	}()
 	return op.run(&adminCall{r: r, app: app, alive: alive, job: op.job, stores: stores})
+}
+
+func notAllowed(r *http.Request, method string) error {
+	p := newAdminError(http.StatusMethodNotAllowed, codeMethod, "%s takes %s, not %s", r.URL.Path, method, r.Method)
+	p.allow = method
+	return p
 }
 
 // checkSameOrigin refuses what a page of another site makes a browser send, and

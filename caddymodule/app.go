@@ -10,6 +10,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
 
 // appName is the app's module id.
@@ -37,7 +39,9 @@ type App struct {
 	ctx     caddy.Context
 	log     slog.Handler
 	openers map[storeKey]StoreOpener
-	longest time.Duration // the longest timeout of the handlers
+	longest time.Duration                  // the longest timeout of the handlers
+	durable map[storeKey]keystore.Severity // from where on a finding is too much, where handlers say so
+	ready   readiness
 	stores  []*sharedStore
 
 	handlers        map[place][]*Handler       // by where they keep their jobs
@@ -97,6 +101,9 @@ func (a *App) Start() error {
 			return errors.Join(err, a.Cleanup())
 		}
 		a.stores = append(a.stores, s)
+		if err := a.checkInspectable(s); err != nil {
+			return errors.Join(err, a.Cleanup())
+		}
 	}
 	if err := a.startReconcilers(); err != nil {
 		return errors.Join(err, a.Cleanup())

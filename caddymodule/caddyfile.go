@@ -26,6 +26,7 @@ func parseCaddyfile(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //
 //	idempotency [<matcher>] {
 //		store             redis [<url>] [{ <see RedisStore> }] | bolt [<path>]
+//		require_durable   [danger|warning]
 //		space             <name>
 //		owner             <placeholder> | shared
 //		key               [<header>] [required|optional]

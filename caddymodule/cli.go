@@ -20,10 +20,9 @@ func init() {
 		Short: "Shows jobs whose outcome is unknown, and settles them",
 		Long: `
 Shows the jobs of the idempotency handlers of the Caddy that is running, settles
-those of which nobody knows whether they were executed, and has providers proven.
-The commands talk
-to its admin endpoint: the one at --address, else the one in the file given by
---config, else the default one.
+those of which nobody knows whether they were executed, has providers proven, and
+says which failure could lose a job. The commands talk to its admin endpoint: the one
+at --address, else the one in the file given by --config, else the default one.
 
 Where an admin token is configured, give it in the environment variable
 ` + envToken + `. What stands on a command line can be read by
@@ -48,6 +47,8 @@ const (
 	exitConflict    = 4
 	exitUnreachable = 5
 	exitNotProven   = 6
+	exitWarning     = 7
+	exitDanger      = 8
 )
 
 const exitCodesHelp = `Exit codes:
@@ -59,7 +60,9 @@ const exitCodesHelp = `Exit codes:
      decided, or a late result has come; the present state is shown
   5  Caddy, its admin endpoint or the store can't be reached, or refuses the
      token
-  6  a provider was not proven`
+  6  a provider was not proven
+  7  doctor has found something to be warned of
+  8  doctor has found a danger`
 
 // cli has the commands that operators use.
 type cli struct {
@@ -82,7 +85,7 @@ func (c *cli) commands(parent *cobra.Command) {
 	flags.StringP("adapter", "a", "", "Name of the config adapter to apply")
 	flags.String("token", "", "Admin token (better: $"+envToken+")")
 	flags.Bool("json", false, "Print what the admin API answers, as JSON")
-	parent.AddCommand(c.list(), c.show(), c.resolve(), c.forget(), c.stats(), c.providers(), c.prove())
+	parent.AddCommand(c.list(), c.show(), c.resolve(), c.forget(), c.stats(), c.providers(), c.prove(), c.doctor())
 }
 
 // command returns a command with its help, which ends with an example.

@@ -92,6 +92,9 @@ func (h *Handler) check() error {
 	if err := h.checkSecrets(); err != nil {
 		return err
 	}
+	if _, err := h.leastUnfit(); err != nil {
+		return err
+	}
 	if err := h.checkLabel(); err != nil {
 		return err
 	}

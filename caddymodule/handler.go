@@ -46,6 +46,13 @@ type Handler struct {
 	// data directory. Handlers whose stores have the same settings share one.
 	StoreRaw json.RawMessage `json:"store,omitempty" caddy:"namespace=http.handlers.idempotency.stores inline_key=module"`
 
+	// Refuse requests with a key while the store is known to lose jobs that it has
+	// acknowledged, or nothing is known of that yet: `danger` if that happens in
+	// everyday operation (it evicts jobs, keeps nothing on its disk, can't write there,
+	// or the disk is the machine's memory), `warning` also if it takes a failure.
+	// Default: such findings are logged only.
+	RequireDurable string `json:"require_durable,omitempty"`
+
 	// Separates the jobs of independent routes or applications in one store.
 	// Names that begin with `_` are reserved. Default: `main`.
 	Space string `json:"space,omitempty"`
@@ -252,6 +259,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	app.use(h.opener, config.Timeout)
+	if least, err := h.leastUnfit(); err == nil && least >= 0 {
+		app.requireDurable(h.opener, least)
+	}
 	if err := h.ReplayCheck.Provision(ctx); err != nil {
 		return fmt.Errorf("replay_check: %w", err)
 	}
@@ -315,6 +325,7 @@ func (h *Handler) routeOn(store *sharedStore) (*proxy.Route, error) {
 	}
 	config := h.config
 	config.Eligible = h.eligible(store.proofs)
+	config.Admit = h.admission(store.inspection)
 	route, err := proxy.NewRoute(store.gateway, config)
 	if err != nil {
 		return nil, err

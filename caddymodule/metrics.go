@@ -69,7 +69,7 @@ func newObserver() *observer {
 
 // register adds the collectors to a configuration's registry.
 func (o *observer) register(registry prometheus.Registerer) error {
-	for _, c := range []prometheus.Collector{o.requests, o.attempts, o.durations, o.incidents, o.events, o.dropped} {
+	for _, c := range []prometheus.Collector{o.requests, o.attempts, o.durations, o.incidents, o.events, o.dropped, inspections} {
 		err := registry.Register(c)
 		if _, registered := errors.AsType[prometheus.AlreadyRegisteredError](err); err != nil && !registered {
 			return fmt.Errorf("register metrics: %w", err)

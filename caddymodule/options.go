@@ -20,8 +20,11 @@ type option func(*parser) error
 
 // options are those of the directive's block.
 var options = map[string]option{
-	"store":   (*parser).store,
-	"space":   (*parser).space,
+	"store": (*parser).store,
+	"space": (*parser).space,
+
+	"require_durable": (*parser).requireDurable,
+
 	"owner":   (*parser).owner,
 	"key":     (*parser).key,
 	"methods": (*parser).methods,

@@ -63,6 +63,8 @@ type sharedStore struct {
 	store   keystore.Store
 	gateway *proxy.Gateway
 	proofs  *proofs
+
+	inspection *inspection
 }
 
 // acquire returns the store, which it opens if nobody has it open. The caller
@@ -83,6 +85,7 @@ func acquire(o StoreOpener) (*sharedStore, error) {
 			Retain:   s.retain,
 		})
 		s.proofs = proofsOf(s.gateway)
+		s.inspection = inspected(key, store)
 		return s, nil
 	})
 	if err != nil {
@@ -107,6 +110,7 @@ func (s *sharedStore) release() {
 // Destruct implements caddy.Destructor.
 func (s *sharedStore) Destruct() error {
 	defer held.leave(s.key)
+	s.inspection.end()
 	s.gateway.Close()
 	if err := s.store.Close(); err != nil {
 		return fmt.Errorf("close %s store: %w", caddy.ModuleID(s.key.module).Name(), err)

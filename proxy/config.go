@@ -81,6 +81,9 @@ type Config struct {
 	// Eligible says why a provider other than the first may not be used for
 	// failover and races, with what to do about it; nil if it may. Default: all may.
 	Eligible func(provider string) error
+	// Admit says why no request with a key is served at present, nil if it is. Default:
+	// all are.
+	Admit func() error
 	// Contract judges the answers that would be final. Nil: none is asked for.
 	Contract *Contract
 	// Fingerprint says what of a request a key stands for.

@@ -145,8 +145,8 @@ func (c *call) serve(key, sent string) error {
 	if owner == "" {
 		return refuseRequest(CodeOwnerMissing, "The site could not tell whose request this is.")
 	}
-	if c.g.stopping() {
-		return refuseStore(errStopped)
+	if err := c.closed(); err != nil {
+		return refuseStore(err)
 	}
 	c.read = c.r.ContentLength <= c.MaxRequestBody
 	body, err := readBody(c.r.Body, c.r.ContentLength, c.Buffer, c.MaxRequestBody)
@@ -167,8 +167,8 @@ func (c *call) serve(key, sent string) error {
 		Caller:       c.caller,
 		First:        true,
 	}
-	if c.g.stopping() { // reading the body may have taken long
-		return refuseStore(errStopped)
+	if err := c.closed(); err != nil { // reading the body may have taken long
+		return refuseStore(err)
 	}
 	name := c.Digester.NameOf(c.Space, owner, key)
 	now := c.g.store.Now()
@@ -183,6 +183,17 @@ func (c *call) serve(key, sent string) error {
 		Created: now, Retention: c.Retention,
 	}), c.newAttempt(c.claim.Token, c.providerFor(nil)))
 	return c.create(job)
+}
+
+// closed says why no request with a key is served at present.
+func (c *call) closed() error {
+	if c.g.stopping() {
+		return errStopped
+	}
+	if c.Admit != nil {
+		return c.Admit()
+	}
+	return nil
 }
 
 // label is what operators are shown of the request besides.
