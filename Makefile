@@ -37,10 +37,11 @@ test: needed ## run all tests, with the race detector where there is a C compile
 # The servers are installed without being started: the tests run servers of their
 # own. The name of php-fpm has PHP's version in it on many systems.
 needed:
-	@for program in redis-server curl node npm php-fpm; do \
+	@for program in redis-server curl node npm php-fpm spin gcc; do \
 		command -v $$program >/dev/null && continue; \
 		case $$program in php-fpm) ls /usr/sbin/php-fpm* >/dev/null 2>&1 && continue ;; esac; \
-		package=$$program; [ $$program != node ] || package=nodejs; \
+		package=$$program; \
+		case $$program in node) package=nodejs ;; gcc) package="gcc libc6-dev" ;; esac; \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 			echo "make: installing $$package, which the tests need" >&2; \
 			apt-get -qq update && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends $$package || exit 1; \
