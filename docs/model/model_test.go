@@ -20,8 +20,6 @@ var configurations = map[string][]string{
 	"wrong":          {"-DTWO", "-DREQUEST2", "-DWRONG", "-DOPS=1"},
 	"input":          {"-DREQUEST3", "-DOTHER_INPUT"},
 	"failover":       {"-DREQUEST3", "-DFAILOVER"},
-	"racing":         {"-DTWO", "-DRACING", "-DSPLIT"},
-	"gone":           {"-DTWO", "-DREQUEST2", "-DGONE=1", "-DOPS=1"},
 	"loss":           {"-DTWO", "-DREQUEST2", "-DLOSSES=1"},
 	"durable":        {"-DTWO", "-DREQUEST2", "-DLOSSES=1", "-DOPS=1", "-DDURABLE"},
 	"durable faults": {"-DTWO", "-DREQUEST2", "-DLOSSES=1", "-DFAULTS=1", "-DDURABLE"},
@@ -29,13 +27,11 @@ var configurations = map[string][]string{
 
 // mutations break one rule each, in a configuration that must notice it.
 var mutations = []struct{ rule, configuration string }{
-	{"LAPSED_IS_FREE", "crash"},
 	{"UNKNOWN_IS_OPEN", "three requests"},
 	{"CREATE_OVERWRITES", "three requests"},
 	{"WAITER_BECOMES_LEADER", "three requests"},
 	{"COMMIT_IGNORES_VERSION", "wrong"},
 	{"CANCEL_THEN_COMMIT", "wrong"},
-	{"CONTRADICTION_IS_SILENT", "wrong"},
 	{"AMBIGUOUS_IS_CLAIMED", "faults"},
 	{"AMBIGUOUS_IS_LEFT", "faults"},
 	{"RESOLVES_STARTING", "crash"},
