@@ -54,11 +54,16 @@ func (s *Server) argument(name string) string { return s.args[slices.Index(s.arg
 // IsMaster reports whether the server takes writes.
 func (s *Server) IsMaster() bool { return s.field("info", "replication", "role") == "master" }
 
-// StartReplica runs a replica of a server, and waits until it has all of its data.
+// StartReplica runs a replica of a server, and waits until it has all of its data
+// and its primary knows that.
 func StartReplica(t testing.TB, of *Server, args ...string) *Server {
 	t.Helper()
 	s := Start(t, append([]string{"--replicaof", "127.0.0.1 " + of.port}, args...)...)
-	for deadline := time.Now().Add(patience); s.field("info", "replication", "master_link_status") != "up"; time.Sleep(10 * time.Millisecond) {
+	online := func() bool {
+		text, _ := of.do("info", "replication").(string)
+		return s.field("info", "replication", "master_link_status") == "up" && strings.Contains(text, "port="+s.port+",state=online")
+	}
+	for deadline := time.Now().Add(patience); !online(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("redistest: the replica never got its primary's data")
 		}

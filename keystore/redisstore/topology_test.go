@@ -174,7 +174,7 @@ func TestSentinels(t *testing.T) {
 	// With the least rights on the sentinels too.
 	for _, sentinel := range group.Sentinels {
 		err := rawClient(t, sentinel.URL()).Do(contextOf(t), "acl", "setuser", "watcher", "on", ">hunter2", "-@all", "resetchannels", "&*",
-			"+sentinel|get-master-addr-by-name", "+sentinel|sentinels", "+subscribe").Err()
+			"+sentinel|get-master-addr-by-name", "+sentinel|sentinels", "+subscribe", "+ping").Err()
 		if err != nil {
 			t.Fatal(err)
 		}
