@@ -86,13 +86,15 @@ func parseServerURL(text string) (servers Servers, tuning redis.UniversalOptions
 	if err != nil {
 		return servers, tuning, errURL
 	}
-	return Servers{
+	servers = Servers{
 		Addresses: []string{o.Addr}, Username: o.Username, Password: o.Password, Database: o.DB, TLS: o.TLSConfig,
-	}, redis.UniversalOptions{
+	}
+	tuning = redis.UniversalOptions{
 		ClientName: o.ClientName, Protocol: o.Protocol, PoolSize: o.PoolSize, PoolFIFO: o.PoolFIFO,
 		MinIdleConns: o.MinIdleConns, MaxIdleConns: o.MaxIdleConns, MaxConcurrentDials: o.MaxConcurrentDials,
 		ConnMaxIdleTime: o.ConnMaxIdleTime, ConnMaxLifetime: o.ConnMaxLifetime,
-	}, nil
+	}
+	return servers, tuning, nil
 }
 
 func parseSentinelURL(text string) (servers Servers, tuning redis.UniversalOptions, err error) {
@@ -106,15 +108,17 @@ func parseSentinelURL(text string) (servers Servers, tuning redis.UniversalOptio
 	if o.TLSConfig != nil {
 		o.TLSConfig.ServerName = "" // it is the first sentinel's; every server is asked for its own
 	}
-	return Servers{
+	servers = Servers{
 		Addresses: sentinelPorts(text, o.SentinelAddrs), Master: o.MasterName,
 		SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
 		Username: o.Username, Password: o.Password, Database: o.DB, TLS: o.TLSConfig,
-	}, redis.UniversalOptions{
+	}
+	tuning = redis.UniversalOptions{
 		ClientName: o.ClientName, Protocol: o.Protocol, PoolSize: o.PoolSize, PoolFIFO: o.PoolFIFO,
 		MinIdleConns: o.MinIdleConns, MaxIdleConns: o.MaxIdleConns, MaxConcurrentDials: o.MaxConcurrentDials,
 		ConnMaxIdleTime: o.ConnMaxIdleTime, ConnMaxLifetime: o.ConnMaxLifetime,
-	}, nil
+	}
+	return servers, tuning, nil
 }
 
 // sentinelPorts gives the first address the port that sentinels have, where the
@@ -136,13 +140,15 @@ func parseClusterURL(text string) (servers Servers, tuning redis.UniversalOption
 	if o.TLSConfig != nil {
 		o.TLSConfig.ServerName = "" // as with sentinels
 	}
-	return Servers{
+	servers = Servers{
 		Addresses: o.Addrs, Cluster: true, Username: o.Username, Password: o.Password, TLS: o.TLSConfig,
-	}, redis.UniversalOptions{
+	}
+	tuning = redis.UniversalOptions{
 		ClientName: o.ClientName, Protocol: o.Protocol, PoolSize: o.PoolSize, PoolFIFO: o.PoolFIFO,
 		MinIdleConns: o.MinIdleConns, MaxIdleConns: o.MaxIdleConns, MaxConcurrentDials: o.MaxConcurrentDials,
 		ConnMaxIdleTime: o.ConnMaxIdleTime, ConnMaxLifetime: o.ConnMaxLifetime,
-	}, nil
+	}
+	return servers, tuning, nil
 }
 
 func checkAddress(addr string) error {
