@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -15,18 +14,15 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+
+	"github.com/caddy-idempotency/caddy-idempotency/internal/testport"
 )
 
 // adminSite is a site with an admin endpoint, at the address that is returned.
 // The options are those of the global block.
 func adminSite(t *testing.T, options, block string) (config, admin string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	admin = l.Addr().String()
-	l.Close()
+	admin = "127.0.0.1:" + testport.Take(t)
 	return strings.Replace(site(t, block), "admin off", "admin "+admin+"\n"+options, 1), admin
 }
 

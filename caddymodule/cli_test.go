@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/caddy-idempotency/caddy-idempotency/internal/testport"
 )
 
 // asCaddy is the environment variable that makes the test binary behave as
@@ -268,11 +269,7 @@ func TestCLIExitCodes(t *testing.T) {
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close() // nobody listens there
+	nobody := "127.0.0.1:" + testport.Take(t)
 	right := []string{envToken + "=t0ken"}
 	resolve := []string{"--address", admin, "resolve", id}
 	for name, c := range map[string]struct {
@@ -284,7 +281,7 @@ func TestCLIExitCodes(t *testing.T) {
 		"token in the environment":     {right, []string{"--address", admin, "list"}, 0, id},
 		"token on the command line":    {nil, []string{"--address", admin, "--token", "t0ken", "list"}, 0, id},
 		"address in the configuration": {right, []string{"list", "--config", file, "--adapter", "caddyfile"}, 0, id},
-		"nobody there":                 {right, []string{"--address", l.Addr().String(), "list"}, exitUnreachable, "is it running there?"},
+		"nobody there":                 {right, []string{"--address", nobody, "list"}, exitUnreachable, "is it running there?"},
 		"no token":                     {nil, []string{"--address", admin, "list"}, exitUnreachable, envToken},
 		"wrong token":                  {[]string{envToken + "=x"}, []string{"--address", admin, "show", id}, exitUnreachable, envToken},
 		"something else there":         {right, []string{"--address", u.Listener.Addr().String(), "list", "--state", "any"}, exitError, "understand"},

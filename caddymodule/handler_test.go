@@ -12,6 +12,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-idempotency/caddy-idempotency/internal/testport"
 )
 
 func protect(u *upstream, options string) string {
@@ -95,12 +97,7 @@ func TestOwnersDoNotMeet(t *testing.T) {
 // only by that error, which still gets the site's error page.
 func TestREP19AnErrorIsNotAnEmptyAnswer(t *testing.T) {
 	u := newUpstream(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed := l.Addr().String()
-	l.Close()
+	closed := "127.0.0.1:" + testport.Take(t)
 	load(t, site(t, `
 	idempotency {
 		owner shared
@@ -121,7 +118,8 @@ func TestREP19AnErrorIsNotAnEmptyAnswer(t *testing.T) {
 	if a := post(t, "/gone/x", "never-sent"); a.status != 502 || a.body != "page 502 " || a.header.Get("Idempotency-Job") == "" {
 		t.Errorf("refused connection: %+v", a)
 	}
-	if l, err = net.Listen("tcp", closed); err != nil {
+	l, err := net.Listen("tcp", closed)
+	if err != nil {
 		t.Fatal(err)
 	}
 	late := &http.Server{Handler: u}

@@ -22,6 +22,8 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
+
+	"github.com/caddy-idempotency/caddy-idempotency/internal/testport"
 )
 
 // patience is how long something may take that is bound to happen. It is reached
@@ -37,14 +39,15 @@ func TestMain(m *testing.M) {
 		caddycmd.Main()
 		os.Exit(0)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, release, err := testport.Find()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "find a free port:", err)
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	address = l.Addr().String()
-	l.Close()
-	os.Exit(m.Run())
+	address = "127.0.0.1:" + port
+	code := m.Run()
+	release()
+	os.Exit(code)
 }
 
 // adapt returns the JSON of a Caddyfile.

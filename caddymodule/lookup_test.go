@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-idempotency/caddy-idempotency/internal/testport"
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 	"github.com/caddy-idempotency/caddy-idempotency/proxy"
 )
@@ -69,12 +69,7 @@ func TestDirectLookupTakesOnlyWholeAnswersOfItsOwnURL(t *testing.T) {
 
 func TestErrorsOfLookupsDoNotShowTheKey(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	_, err = askAbout(t, "http://"+l.Addr().String()+"/charges?key={http.idempotency.key}", "very-secret")
+	_, err := askAbout(t, "http://127.0.0.1:"+testport.Take(t)+"/charges?key={http.idempotency.key}", "very-secret")
 	if err == nil || strings.Contains(err.Error(), "very-secret") {
 		t.Errorf("got %v", err)
 	}

@@ -10,6 +10,8 @@ import (
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
+
+	"github.com/caddy-idempotency/caddy-idempotency/internal/testport"
 )
 
 // newDying starts an upstream that answers PUT, on a connection that is kept, and
@@ -118,11 +120,7 @@ func TestOUT12ReverseProxySendsNothingAgain(t *testing.T) {
 // What was never sent is tried elsewhere, as reverse_proxy was told to.
 func TestOUT12RefusedDialIsTriedElsewhere(t *testing.T) {
 	u := newUpstream(t)
-	nobody, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	nobody.Close()
+	nobody := "127.0.0.1:" + testport.Take(t)
 	load(t, site(t, fmt.Sprintf(`
 	idempotency {
 		owner shared
@@ -131,7 +129,7 @@ func TestOUT12RefusedDialIsTriedElsewhere(t *testing.T) {
 		lb_policy first
 		lb_retries 3
 		fail_duration 1m
-	}`, nobody.Addr(), u.Listener.Addr())))
+	}`, nobody, u.Listener.Addr())))
 	if a := bodyless(t, http.MethodPost, "k"); a.status != 200 || a.body != "k /x execution 1" {
 		t.Errorf("got %+v", a)
 	}

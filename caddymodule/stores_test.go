@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"net"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -9,6 +8,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-idempotency/caddy-idempotency/internal/testport"
 	"github.com/caddy-idempotency/caddy-idempotency/keystore/boltstore"
 )
 
@@ -63,16 +63,12 @@ func TestValidateOpensNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { other.Close() })
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close() // nothing listens there any more
+	nobody := "127.0.0.1:" + testport.Take(t)
 
 	onBolt := site(t, protect(u, "owner shared\nstore bolt "+file))
 	for name, config := range map[string]string{
 		"file held by another process": onBolt,
-		"Redis down":                   site(t, protect(u, "owner shared\nstore redis redis://"+l.Addr().String())),
+		"Redis down":                   site(t, protect(u, "owner shared\nstore redis redis://"+nobody)),
 	} {
 		if err := validate(config); err != nil {
 			t.Errorf("%s: %v", name, err)

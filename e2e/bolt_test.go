@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-idempotency/caddy-idempotency/internal/testport"
 )
 
 // The embedded store's file belongs to one process. Another one that is told to
@@ -17,7 +19,7 @@ func TestBoltFileBelongsToOneProcess(t *testing.T) {
 	a := c.do(post("held"))
 	wantExecuted(t, a)
 
-	second := &gateway{t: t, id: "second", dir: t.TempDir(), admin: "127.0.0.1:" + freePort(t), ports: []string{freePort(t)}, sites: []site{to(up).on("bolt " + path)}}
+	second := &gateway{t: t, id: "second", dir: t.TempDir(), admin: "127.0.0.1:" + testport.Take(t), ports: []string{testport.Take(t)}, sites: []site{to(up).on("bolt " + path)}}
 	t.Cleanup(second.kill)
 	began := time.Now()
 	err := second.launch(gatewayBinary(t))

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/caddy-idempotency/caddy-idempotency/internal/testport"
 )
 
 // Each example is what its page says: its commands are run in order, as they are
@@ -32,8 +34,8 @@ func TestExamples(t *testing.T) {
 				t.Fatal(err)
 			}
 			checkExample(t, dir)
-			// Between finding free ports and listening on them somebody else can take
-			// one. Then there are others.
+			// Programs that know nothing of these ports can take one all the same. Then
+			// there are others.
 			for range 5 {
 				if err = followExample(t, dir, string(text)); err == nil {
 					return
@@ -67,7 +69,7 @@ var (
 func followExample(t *testing.T, example, text string) error {
 	t.Helper()
 	dir := t.TempDir()
-	g := &gateway{t: t, dir: filepath.Join(dir, "example"), admin: "127.0.0.1:" + freePort(t)}
+	g := &gateway{t: t, dir: filepath.Join(dir, "example"), admin: "127.0.0.1:" + testport.Take(t)}
 	bin := filepath.Join(dir, "bin")
 	if err := errors.Join(os.CopyFS(g.dir, os.DirFS(example)), os.Mkdir(bin, 0o700), os.MkdirAll(g.tmp(), 0o700),
 		os.Symlink(gatewayBinary(t), filepath.Join(bin, "caddy"))); err != nil {
@@ -77,7 +79,7 @@ func followExample(t *testing.T, example, text string) error {
 	places := []string{"gateway.log", g.logPath()}
 	ports := make(map[string]string)
 	for _, port := range []string{"8080", "9001", "9002"} {
-		ports[port] = freePort(t)
+		ports[port] = testport.Take(t)
 		places = append(places, ":"+port, ":"+ports[port])
 	}
 	caddyfile := filepath.Join(g.dir, "Caddyfile")

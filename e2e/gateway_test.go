@@ -6,16 +6,16 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/caddy-idempotency/caddy-idempotency/internal/testport"
 )
 
 // gateway is one process of the built gateway, with directories of its own: a
@@ -55,13 +55,13 @@ func startGatewayWith(t *testing.T, global string, sites ...site) *gateway {
 		g.checkLog()
 		_ = os.RemoveAll(dir)
 	})
-	// Between finding a free port and listening on it somebody else can take it.
-	// Then there are others.
+	// Programs that know nothing of these ports can take one all the same. Then
+	// there are others.
 	for range 5 {
-		g.admin = "127.0.0.1:" + freePort(t)
+		g.admin = "127.0.0.1:" + testport.Take(t)
 		g.ports = nil
 		for range sites {
-			g.ports = append(g.ports, freePort(t))
+			g.ports = append(g.ports, testport.Take(t))
 		}
 		if err = g.launch(binary); err == nil {
 			return g
@@ -69,16 +69,6 @@ func startGatewayWith(t *testing.T, global string, sites ...site) *gateway {
 	}
 	t.Fatalf("gateway: %v", err)
 	return nil
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("find a free port: %v", err)
-	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
 // environment gives the process directories of its own, so that it shares

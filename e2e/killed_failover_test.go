@@ -247,10 +247,6 @@ func (f *failingOver) killed(moments []moment, atChance int) {
 				t.Errorf("%s was executed %d times", key, executed)
 			}
 			end := ""
-			eventually(t, key+"'s job can be looked at", func() bool {
-				status, _, err := get("http://" + g.admin + "/idempotency/jobs/" + again.job())
-				return err == nil && status == http.StatusOK
-			})
 			for _, attempt := range g.look(again.job()).Attempts {
 				end += attempt.Provider + " " + attempt.State + ", "
 			}

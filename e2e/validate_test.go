@@ -1,13 +1,14 @@
 package e2e
 
 import (
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/caddy-idempotency/caddy-idempotency/internal/testport"
 )
 
 // validate asks the gateway's binary whether it takes a Caddyfile. It runs in a
@@ -36,12 +37,7 @@ func validate(t *testing.T, g *gateway, config string) (out string, ok bool) {
 func TestValidateNeedsNoStore(t *testing.T) {
 	t.Parallel()
 	up := newUpstream(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	nobody := l.Addr().String()
-	l.Close()
+	nobody := "127.0.0.1:" + testport.Take(t)
 	running := startGateway(t, to(up).on("bolt"))
 	wantExecuted(t, running.client().do(post("held")))
 	for name, s := range map[string]site{

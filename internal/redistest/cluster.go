@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-idempotency/caddy-idempotency/internal/testport"
 )
 
 // nodeTimeout is how long a server of a cluster may be silent before the others
@@ -36,7 +38,7 @@ func StartCluster(t testing.TB, masters int, args ...string) *Cluster {
 	for i := range servers {
 		servers[i] = start(t, server, func(*Server) []string {
 			return append([]string{
-				"--cluster-enabled", "yes", "--cluster-port", freePort(t),
+				"--cluster-enabled", "yes", "--cluster-port", testport.Take(t),
 				"--cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10),
 				"--cluster-require-full-coverage", "no", // else one dead master stops them all
 				"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",

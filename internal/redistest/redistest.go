@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-idempotency/caddy-idempotency/internal/testport"
 )
 
 // patience is how long a server may take to start or to stop. It is reached
@@ -73,10 +75,10 @@ func start(t testing.TB, kind string, args func(*Server) []string) *Server {
 		s.Kill()
 		_ = os.RemoveAll(dir)
 	})
-	// Between finding a free port and the server's listening on it somebody else
-	// can take it. Then there is another one.
+	// Programs that know nothing of these ports can take one all the same. Then
+	// there is another one.
 	for range 5 {
-		s.port = freePort(t)
+		s.port = testport.Take(t)
 		s.args = args(s)
 		if err = s.start(); err == nil {
 			return s
@@ -84,17 +86,6 @@ func start(t testing.TB, kind string, args func(*Server) []string) *Server {
 	}
 	t.Fatalf("redistest: start %s: %v", kind, err)
 	return nil
-}
-
-func freePort(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("redistest: find a free port: %v", err)
-	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
 }
 
 func (s *Server) start() error {

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/caddy-idempotency/caddy-idempotency/internal/testport"
 )
 
 // TLS is a server that also listens for TLS, and wants a certificate of its
@@ -50,7 +52,7 @@ func StartTLS(t testing.TB, args ...string) *TLS {
 		}, ca, newKey(t), caKey)
 	}
 	s.Server = start(t, server, func(*Server) []string {
-		port := freePort(t)
+		port := testport.Take(t)
 		s.SecureAddr = "127.0.0.1:" + port
 		return append([]string{
 			"--tls-port", port, "--tls-ca-cert-file", s.CA, "--tls-cert-file", serverCert, "--tls-key-file", serverKey,
