@@ -35,21 +35,18 @@ type Link struct {
 // All returns all pages of the checkout.
 func All(t testing.TB, root string) (all []Page) {
 	t.Helper()
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	files := os.DirFS(root)
+	err := fs.WalkDir(files, ".", func(path string, d fs.DirEntry, err error) error {
 		switch name := d.Name(); {
 		case err != nil:
 			return err
-		case d.IsDir() && (name == "node_modules" || name == "testdata" || (path != root && strings.HasPrefix(name, "."))):
+		case d.IsDir() && (name == "node_modules" || name == "testdata" || (path != "." && strings.HasPrefix(name, "."))):
 			return fs.SkipDir
 		case !strings.HasSuffix(name, ".md"):
 			return nil
 		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		below, err := filepath.Rel(root, path)
-		all = append(all, Page{filepath.ToSlash(below), string(text)})
+		text, err := fs.ReadFile(files, path)
+		all = append(all, Page{path, string(text)})
 		return err
 	})
 	if err != nil {
