@@ -8,7 +8,7 @@ SOURCES := go.mod go.sum xcaddy.sh $(shell find caddymodule keystore proxy ! -na
 # The linters are a module of their own.
 TOOL := go tool -modfile=tools/go.mod
 
-.PHONY: help run build test lint clean needed
+.PHONY: help run build test lint bench bench-quick clean needed
 
 help: ## say what there is
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -58,6 +58,13 @@ lint: caddy ## check formatting and run the linters
 	fi
 	$(TOOL) golangci-lint run
 	./caddy fmt --diff Caddyfile.example >/dev/null || { ./caddy fmt --diff Caddyfile.example; exit 1; }
+
+# In its own folder, with its own module: what it needs, the product does not.
+bench: caddy needed ## measure side by side with peers, for docs/benchmarks.md (15 minutes)
+	cd bench && go run . -page ../docs/benchmarks.md
+
+bench-quick: caddy needed ## the same in three minutes, for a look only
+	cd bench && go run . -quick
 
 clean: ## remove what was built
 	rm -f caddy

@@ -1,0 +1,5 @@
+package main
+
+import "context"
+
+func growth(context.Context, options) error { return nil }
