@@ -47,11 +47,7 @@ func TestAdapt(t *testing.T) {
 // What is wrong is told with the line it is in, the option, and what to do.
 func TestMOD10WrongOptionsAreRefusedWithLineAndRemedy(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		name, options string
-		where         string // text in the line that the error names
-		want          []string
-	}{
+	for _, c := range []wrongOptions{
 		{"no owner", "wait 5s", "idempotency {", []string{"owner: not given", "`owner shared`", "{http.auth.user.id}"}},
 		{"no options", "", "idempotency {", []string{"owner: not given"}},
 		{"literal owner", "wait 5s\nowner alice", "owner alice", []string{`owner "alice"`, "`owner shared`"}},
@@ -224,19 +220,7 @@ func TestMOD10WrongOptionsAreRefusedWithLineAndRemedy(t *testing.T) {
 		{"a status with two meanings", "owner shared\nreconcile {\nsucceeded 200 201\ncancelled 404 201 after 2m\n}", "cancelled", []string{"201 means succeeded already"}},
 		{"no pointer", "owner shared\nreconcile {\nreplay_from data.0\n}", "replay_from", []string{"replay_from data.0", "begins with a /"}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			config := fmt.Sprintf(":80 {\n\tidempotency {\n%s\n\t}\n}\n", c.options)
-			_, err := adaptAsIs(config)
-			if err == nil {
-				t.Fatalf("accepted:\n%s", config)
-			}
-			for _, want := range append(c.want, fmt.Sprintf("at Caddyfile:%d", lineOf(config, c.where))) {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("got  %v\nwant %s", err, want)
-				}
-			}
-		})
+		t.Run(c.name, c.refused)
 	}
 }
 

@@ -333,62 +333,6 @@ func TestCLIHelp(t *testing.T) {
 	}
 }
 
-func TestReadResponse(t *testing.T) {
-	for _, text := range []string{
-		"HTTP/1.1 201 Created\r\nContent-Length: 5\r\nA: 1\r\nA: 2\r\n\r\nhello",
-		"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 Created\r\nA: 1\r\nA: 2\r\n\r\nhello",
-		"HTTP/2 201\nA: 1\nA: 2\n\nhello",
-		"HTTP/3 201 \r\nTransfer-Encoding: chunked\r\na: 1\r\na: 2\r\n\r\nhello",
-	} {
-		r, err := readResponse(strings.NewReader(text))
-		if err != nil || r.Status != 201 || string(r.BodyBase64) != "hello" || len(r.Header["A"]) != 2 {
-			t.Errorf("%q: %+v, %v", text, r, err)
-		}
-	}
-	for _, text := range []string{
-		"", "hello", `{"status":200}`, "HTTP/1.1 x Created\r\n\r\n", "HTTP/1.1 201 Created", "HTTP/1.1 201 Created\r\nA: 1\r\n", "HTTP/1.1 201 Created\r\nA\r\n\r\n",
-		"HTTP/1.1 201 Created\r\nContent-Length: 5\r\n\r\nhello\n", "HTTP/1.1 100 Continue\r\n\r\n",
-	} {
-		if r, err := readResponse(strings.NewReader(text)); err == nil {
-			t.Errorf("%q: taken as %+v", text, r)
-		}
-	}
-}
-
-// What clients have sent does nothing to a terminal.
-func TestTablesAreHarmless(t *testing.T) {
-	var out bytes.Buffer
-	j := &jobView{
-		State: "unknown", Request: requestView{Method: "POST", Path: "/\x1b]0;title\x07\n\u009b2J" + strings.Repeat("x", 100), Label: "\x1b[31m"},
-		Attempts: []attemptView{{State: "unknown", Reason: "a\r\nb"}},
-	}
-	if err := printJobs(&out, []*jobView{j}); err != nil {
-		t.Fatal(err)
-	}
-	if err := printJob(&out, j); err != nil {
-		t.Fatal(err)
-	}
-	if strings.ContainsAny(out.String(), "\x1b\x07\r\u009b") {
-		t.Errorf("printed %q", out.String())
-	}
-}
-
-func TestTransportInWords(t *testing.T) {
-	for want, e := range map[string]evidenceView{
-		"nothing was seen of it; not every transport tells":                                                           {Connected: 1},
-		"no connection (asked for one once): nothing was sent":                                                        {Observed: true, Asked: 1},
-		"no connection (asked for one 3 times): nothing was sent":                                                     {Observed: true, Asked: 3},
-		"connected, the request was not sent to its end":                                                              {Observed: true, Asked: 1, Connected: 1},
-		"connected, the whole request was sent, no answer began":                                                      {Observed: true, Connected: 1, Sent: 1},
-		"connected, the whole request was sent, an answer began":                                                      {Observed: true, Connected: 1, Sent: 1, FirstByte: 1},
-		"connected, the whole request was sent, no answer began; it was sent again below the gateway (2 connections)": {Observed: true, Connected: 2, Sent: 2, Resent: true},
-	} {
-		if got := e.words(); got != want {
-			t.Errorf("%+v: %s", e, got)
-		}
-	}
-}
-
 // Nobody is asked to confirm what can't be done.
 func TestCLIResolvesOnlyWhatIsUnknown(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -218,6 +218,11 @@ func send(ctx context.Context, path, key string, header ...string) (a answer, er
 		}
 		req.Header.Set(header[i], header[i+1])
 	}
+	return do(req)
+}
+
+// do sends a request on a connection of its own.
+func do(req *http.Request) (a answer, err error) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
 	res, err := client.Do(req)
 	if err != nil {
@@ -226,6 +231,16 @@ func send(ctx context.Context, path, key string, header ...string) (a answer, er
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
 	return answer{res.StatusCode, res.Header, string(body)}, err
+}
+
+// once is do where an error fails the test.
+func once(t *testing.T, req *http.Request) answer {
+	t.Helper()
+	a, err := do(req)
+	if err != nil {
+		t.Fatalf("%s %s: %v", req.Method, req.URL, err)
+	}
+	return a
 }
 
 // insist is post for times at which Caddy changes its listeners. It then drops
@@ -247,6 +262,28 @@ func eventually(t *testing.T, what string, is func() bool) {
 		if time.Now().After(deadline) {
 			t.Errorf("still not so: %s", what)
 			return
+		}
+	}
+}
+
+// wrongOptions are options of a directive's block that can't stand.
+type wrongOptions struct {
+	name, options string
+	where         string // text in the line that the error names
+	want          []string
+}
+
+// refused tests that they are, with the line, and what else the error has to say.
+func (c wrongOptions) refused(t *testing.T) {
+	t.Parallel()
+	config := fmt.Sprintf(":80 {\n\tidempotency {\n%s\n\t}\n}\n", c.options)
+	_, err := adaptAsIs(config)
+	if err == nil {
+		t.Fatalf("accepted:\n%s", config)
+	}
+	for _, want := range append(c.want, fmt.Sprintf("at Caddyfile:%d", lineOf(config, c.where))) {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("got  %v\nwant %s", err, want)
 		}
 	}
 }

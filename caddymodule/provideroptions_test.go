@@ -14,11 +14,7 @@ const twoProviders = "owner shared\nprovider a {\nrespond a\n}\nprovider b {\nre
 func TestWrongProvidersAreRefusedWithLineAndRemedy(t *testing.T) {
 	t.Parallel()
 	const contract = "contract c {\ncase testdata/contract/charge.http\n"
-	for _, c := range []struct {
-		name, options string
-		where         string // text in the line that the error names
-		want          []string
-	}{
+	for _, c := range []wrongOptions{
 		{"no name", "owner shared\nprovider {\nrespond a\n}", "provider {", []string{"`provider <name> { <directives> }`"}},
 		{"two names", "owner shared\nprovider a b {\nrespond a\n}", "provider a b", []string{"provider a b: write `provider <name>"}},
 		{"a name with a slash", "owner shared\nprovider a/b {\nrespond a\n}", "provider a/b", []string{`provider "a/b": not a name`, "hyphens"}},
@@ -66,19 +62,7 @@ func TestWrongProvidersAreRefusedWithLineAndRemedy(t *testing.T) {
 		{"no age", "owner shared\n" + contract + "proof_max_age 0\n}", "proof_max_age", []string{"at least 1ms"}},
 		{"no size", "owner shared\n" + contract + "max_size much\n}", "max_size", []string{"not a size"}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			config := fmt.Sprintf(":80 {\n\tidempotency {\n%s\n\t}\n}\n", c.options)
-			_, err := adaptAsIs(config)
-			if err == nil {
-				t.Fatalf("accepted:\n%s", config)
-			}
-			for _, want := range append(c.want, fmt.Sprintf("at Caddyfile:%d", lineOf(config, c.where))) {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("got  %v\nwant %s", err, want)
-				}
-			}
-		})
+		t.Run(c.name, c.refused)
 	}
 }
 

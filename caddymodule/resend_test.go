@@ -67,17 +67,7 @@ func bodyless(t *testing.T, method, key string) answer {
 		t.Fatal(err)
 	}
 	req.Header.Set("Idempotency-Key", key)
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
-	res, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answer{res.StatusCode, res.Header, string(body)}
+	return once(t, req)
 }
 
 // reverse_proxy sends through net/http, which sends a request without a body

@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"encoding/json"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -28,17 +27,7 @@ func get(t *testing.T, method, path, user string) answer {
 	if user != "" {
 		req.Header.Set("X-User", user)
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
-	res, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answer{res.StatusCode, res.Header, string(body)}
+	return once(t, req)
 }
 
 func stateOf(t *testing.T, path, user string) (s jobStatus) {

@@ -148,21 +148,7 @@ func (m *mortal) serveFastCGI(c net.Conn) {
 // startDeaf starts a server that hangs up on whoever connects.
 func startDeaf(t *testing.T) (addr string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("listen: %v", err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			c.Close()
-		}
-	}()
-	return l.Addr().String()
+	return eachConnection(t, func(c net.Conn) { c.Close() })
 }
 
 // speaking is a reverse_proxy that speaks a protocol to an upstream, and doesn't

@@ -157,3 +157,23 @@ func TestHalfClosedClientIsAnswered(t *testing.T) {
 	wantExecuted(t, c.answer())
 	up.want("half", 1)
 }
+
+// eachConnection starts a server that does this with each connection it gets.
+func eachConnection(t *testing.T, serve func(net.Conn)) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("listen: %v", err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go serve(c)
+		}
+	}()
+	return l.Addr().String()
+}

@@ -14,31 +14,17 @@ import (
 // more of the protocol than gateways look at.
 func echoUpstream(t *testing.T) (addr string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("echo: %v", err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				in := bufio.NewReader(c)
-				if _, h, err := readRequest(in); err != nil || !strings.EqualFold(h.Get("Upgrade"), "websocket") {
-					_, _ = io.WriteString(c, "HTTP/1.1 426 Upgrade Required\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-					return
-				}
-				_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
-					"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n")
-				_, _ = io.Copy(c, in)
-			}()
+	return eachConnection(t, func(c net.Conn) {
+		defer c.Close()
+		in := bufio.NewReader(c)
+		if _, h, err := readRequest(in); err != nil || !strings.EqualFold(h.Get("Upgrade"), "websocket") {
+			_, _ = io.WriteString(c, "HTTP/1.1 426 Upgrade Required\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+			return
 		}
-	}()
-	return l.Addr().String()
+		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+			"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n")
+		_, _ = io.Copy(c, in)
+	})
 }
 
 // upgrade asks for a web socket, and returns the connection and the answer's head.

@@ -8,61 +8,6 @@ import (
 	"time"
 )
 
-// situations are the places in which attempt 1 can be when its gateway reports.
-// Each is reached by transitions, not made by hand, but for the store's own lapses.
-func situations(t *testing.T) map[string]*Job {
-	t.Helper()
-	isUnknown := reported(t, running(), timedOut(1))
-	isEnded := reported(t, running(), unknown(1))
-	asFailed := resolved(t, isUnknown, 1, AttemptFailed)
-	asCancelled := resolved(t, isUnknown, 1, AttemptCancelled)
-	siblings := started(isUnknown, 2, after(time.Second))
-	moved := running() // as after a store's rollback of half its writes
-	moved.Version++
-	movedUnknown := stored(isUnknown)
-	movedUnknown.Version++
-	return map[string]*Job{
-		"starting":                                  running(),
-		"starting, lapsed":                          running(),
-		"starting beside an unknown one":            swapRoles(siblings),
-		"starting, version changed":                 moved,
-		"unknown, listening":                        isUnknown,
-		"unknown, lapsed":                           stored(running().Lapse(after(lease))),
-		"unknown, ended":                            isEnded,
-		"unknown beside a running one":              siblings,
-		"unknown, version changed":                  movedUnknown,
-		"failed":                                    reported(t, running(), failed(1)),
-		"failed, next one runs":                     started(reported(t, running(), failed(1)), 2, after(time.Second)),
-		"resolved failed":                           asFailed,
-		"resolved failed, sibling runs":             resolved(t, siblings, 1, AttemptFailed),
-		"resolved failed, next one runs":            started(asFailed, 2, after(time.Hour)),
-		"resolved failed, next one failed":          reported(t, started(asFailed, 2, after(time.Hour)), failed(2)),
-		"resolved failed, slot taken":               reported(t, started(asFailed, 2, after(time.Hour)), final(2, "two")),
-		"resolved failed, sibling took the slot":    reported(t, resolved(t, siblings, 1, AttemptFailed), final(2, "two")),
-		"cancelled":                                 asCancelled,
-		"cancelled, next one runs":                  started(asCancelled, 2, after(time.Hour)),
-		"cancelled, slot taken":                     reported(t, started(asCancelled, 2, after(time.Hour)), final(2, "two")),
-		"succeeded":                                 reported(t, running(), final(1, "own")),
-		"succeeded after an unknown":                reported(t, isUnknown, final(1, "own")),
-		"succeeded against a resolution":            reported(t, asFailed, final(1, "own")),
-		"resolved succeeded":                        resolved(t, isUnknown, 1, AttemptSucceeded),
-		"resolved succeeded after its end":          resolved(t, isEnded, 1, AttemptSucceeded),
-		"discarded by a sibling":                    reported(t, siblings, final(2, "two")),
-		"discarded by a sibling, reported":          reported(t, siblings, final(2, "two"), final(1, "own")),
-		"discarded after a cancellation":            reported(t, asCancelled, final(1, "own")),
-		"discarded after a resolution":              reported(t, started(asFailed, 2, after(time.Hour)), final(1, "own")),
-		"discarded by a sibling resolved succeeded": resolved(t, reported(t, siblings, timedOut(2)), 2, AttemptSucceeded),
-	}
-}
-
-// swapRoles turns "1 unknown, 2 starting" into "2 unknown, 1 starting".
-func swapRoles(j *Job) *Job {
-	c := stored(j)
-	c.Attempts = []Attempt{j.Attempts[0], j.Attempts[1]}
-	c.Attempts[0].Token, c.Attempts[1].Token = tok(2), tok(1)
-	return c
-}
-
 // TestReportTable: every state of an attempt, every report about it. The cells
 // name the effect, the attempt's state after it, and "!" for a contradiction.
 func TestReportTable(t *testing.T) {

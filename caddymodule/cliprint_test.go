@@ -1,0 +1,41 @@
+package caddymodule
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// What clients have sent does nothing to a terminal.
+func TestTablesAreHarmless(t *testing.T) {
+	var out bytes.Buffer
+	j := &jobView{
+		State: "unknown", Request: requestView{Method: "POST", Path: "/\x1b]0;title\x07\n\u009b2J" + strings.Repeat("x", 100), Label: "\x1b[31m"},
+		Attempts: []attemptView{{State: "unknown", Reason: "a\r\nb"}},
+	}
+	if err := printJobs(&out, []*jobView{j}); err != nil {
+		t.Fatal(err)
+	}
+	if err := printJob(&out, j); err != nil {
+		t.Fatal(err)
+	}
+	if strings.ContainsAny(out.String(), "\x1b\x07\r\u009b") {
+		t.Errorf("printed %q", out.String())
+	}
+}
+
+func TestTransportInWords(t *testing.T) {
+	for want, e := range map[string]evidenceView{
+		"nothing was seen of it; not every transport tells":                                                           {Connected: 1},
+		"no connection (asked for one once): nothing was sent":                                                        {Observed: true, Asked: 1},
+		"no connection (asked for one 3 times): nothing was sent":                                                     {Observed: true, Asked: 3},
+		"connected, the request was not sent to its end":                                                              {Observed: true, Asked: 1, Connected: 1},
+		"connected, the whole request was sent, no answer began":                                                      {Observed: true, Connected: 1, Sent: 1},
+		"connected, the whole request was sent, an answer began":                                                      {Observed: true, Connected: 1, Sent: 1, FirstByte: 1},
+		"connected, the whole request was sent, no answer began; it was sent again below the gateway (2 connections)": {Observed: true, Connected: 2, Sent: 2, Resent: true},
+	} {
+		if got := e.words(); got != want {
+			t.Errorf("%+v: %s", e, got)
+		}
+	}
+}
