@@ -103,6 +103,13 @@ type Response struct {
 	Sum      Digest `cbor:"10,keyasint,omitzero"`
 }
 
+// WithoutBody returns the response as one that is not kept.
+func (resp *Response) WithoutBody() *Response {
+	without := *resp
+	without.Body, without.Apart, without.NotKept = nil, nil, true
+	return &without
+}
+
 // BodyRef points to a body that its store keeps under a name of its own,
 // because it is large. Only stores make and follow it.
 type BodyRef struct {

@@ -4,7 +4,7 @@ package keystore
 var mutationsOfRecords = []mutation{
 	{"record: of another name is refused", "record.go", "case j.Name != name:", "case false:", "TestRecordOfAnotherNameIsRefused"},
 	{"record: with another job's id is refused", "record.go", "case idName != name:", "case idName != name && false:", "TestRecordOfAnotherNameIsRefused"},
-	{"record: of a future format is refused", "record.go", "|| record[0] != FormatVersion {", "|| record[0] < FormatVersion {", "TestFutureFormatIsRefused"},
+	{"record: of a future format is refused", "record.go", "|| record[0] > FormatVersion {", "{", "TestFutureFormatIsRefused"},
 	{
 		"record: an unknown field is refused", "record.go",
 		`		ExtraReturnErrors: cbor.ExtraDecErrorUnknownField,

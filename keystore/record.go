@@ -14,10 +14,11 @@ import (
 //
 //	format(1) write id(32, hexadecimal) waiter(1) job
 const (
-	// FormatVersion is the version of the record format that this code writes,
-	// and the only one that it reads. A record of another version is refused,
-	// never rewritten.
+	// FormatVersion is the version of the record format that this code writes; it
+	// reads those from oldestFormat on. A record of another version is refused,
+	// never rewritten. The header is the same in every version.
 	FormatVersion = 1
+	oldestFormat  = 1
 
 	// WriteIDOffset and WriteIDLen say where in a record its write id stands.
 	WriteIDOffset = 1
@@ -82,8 +83,8 @@ func EncodeRecord(j *Job) ([]byte, error) {
 // RecordWriteID returns the write id of a record without decoding the rest.
 func RecordWriteID(record []byte) (WriteID, error) {
 	var id WriteID
-	if len(record) < recordHeaderLen || record[0] != FormatVersion {
-		return id, fmt.Errorf("%w: its header is not one of format %d", ErrCorrupt, FormatVersion)
+	if len(record) < recordHeaderLen || record[0] < oldestFormat || record[0] > FormatVersion {
+		return id, fmt.Errorf("%w: its header is not one of the formats %d to %d", ErrCorrupt, oldestFormat, FormatVersion)
 	}
 	if _, err := hex.Decode(id[:], record[WriteIDOffset:WaiterOffset]); err != nil {
 		return id, fmt.Errorf("%w: its write id: %w", ErrCorrupt, err)

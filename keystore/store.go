@@ -17,6 +17,9 @@ var (
 	// than the store was told to wait for, so that it can still be lost. It comes
 	// together with [ErrUnavailable], and with the result of a write that was done.
 	ErrNotDurable = errors.New("write not durable")
+	// ErrFull: the store has no room for the write. It comes together with
+	// [ErrUnavailable].
+	ErrFull = errors.New("store full")
 	// ErrCorrupt: there is something under the record's name, but it is not a
 	// record that this version can read. That is never the same as no record.
 	ErrCorrupt = errors.New("record can't be read")
@@ -41,6 +44,9 @@ var (
 // does swapping a record for itself, whoever has written it: Swap with no write id
 // expected answers that it was already done. SwapMany, and writes that drop a
 // record, don't wait. What Get returns may not be durable yet.
+//
+// A store that is full takes no new jobs and no new attempts. It should still take
+// the swap that settles a job, if that brings no body.
 //
 // A record whose Expires has passed is no record. Methods can be called
 // concurrently. An error is, or wraps, one of this package's sentinel errors, or

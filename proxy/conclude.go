@@ -69,7 +69,7 @@ func (a *attempt) conclude(seen observation) {
 }
 
 // insist reports until the store has taken it, or there is no sense in it any
-// more. After a first failure it takes its turn with the other writes that have
+// more. If the store has no room for an answer, it is kept without its body. After a first failure it takes its turn with the other writes that have
 // yet to become definite.
 func (a *attempt) insist(report keystore.Report) (keystore.Settlement, error) {
 	pause := backoff{}
@@ -83,6 +83,11 @@ func (a *attempt) insist(report keystore.Report) (keystore.Settlement, error) {
 		}
 		ctx, cancel := context.WithTimeout(a.g.ctx, storeTime)
 		settled, err := a.report(ctx, report, 1)
+		if lean, leaner := withoutBodies(report); leaner && errors.Is(err, keystore.ErrFull) {
+			if settled, err = a.report(ctx, lean, 1); err == nil {
+				a.log.Warn("the store is full: an answer is kept without its body, so that repetitions are told that it was executed, and no more")
+			}
+		}
 		cancel()
 		if !first {
 			<-a.g.slots
@@ -91,6 +96,16 @@ func (a *attempt) insist(report keystore.Report) (keystore.Settlement, error) {
 			return settled, err
 		}
 	}
+}
+
+// withoutBodies returns a report without the bodies of answers, and whether it had any.
+func withoutBodies(report keystore.Report) (lean keystore.Report, had bool) {
+	for _, resp := range []**keystore.Response{&report.Response, &report.Kept} {
+		if *resp != nil && len((*resp).Body) > 0 {
+			*resp, had = (*resp).WithoutBody(), true
+		}
+	}
+	return report, had
 }
 
 // report writes what there is to say of the attempt.

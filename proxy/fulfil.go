@@ -141,12 +141,14 @@ func (f *fulfilment) follow(failed *attempt) (next keystore.NewAttempt, ok bool)
 }
 
 // await returns what comes of the attempts, and passes on the hints that come
-// before. Where several run at once nobody knows whose hints will be true.
+// before, unless nothing is to go to the client before its answer has held: where
+// several attempts run at once nobody knows whose hints will be true, and under a
+// contract not whether they are the job's at all.
 func (f *fulfilment) await() reply {
 	race, stop := f.startRace()
 	defer stop()
 	hints := f.hints
-	if f.Race > 0 {
+	if f.commitsFirst() {
 		hints = nil
 	}
 	for {

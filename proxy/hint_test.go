@@ -170,3 +170,23 @@ func TestREP16HintsWaitForNobody(t *testing.T) {
 		f.wantExecutions(2)
 	})
 }
+
+// Where nothing goes to the client before its answer has held, no hint does either: it
+// could be of an attempt that breaks its contract.
+func TestREP16NoHintsUnderAContract(t *testing.T) {
+	bubble(t, Config{Contract: chargeContract(t, ContractRules{})}, func(t *testing.T, f *fixture) {
+		f.serve = func(w http.ResponseWriter, _ *http.Request) error {
+			w.WriteHeader(http.StatusEarlyHints)
+			w.Header().Set("Content-Type", "application/json")
+			_, err := io.WriteString(w, `{"id":"ch_1","amount":1}`)
+			return err
+		}
+		wake := make(chan struct{})
+		close(wake)
+		w := &hinted{ResponseRecorder: httptest.NewRecorder(), wake: wake}
+		if err := f.deliver(w, request{}); err != nil || len(w.hints) != 0 {
+			t.Errorf("hints %v, error %v", w.hints, err)
+		}
+		result{w.ResponseRecorder, nil}.wantBody(t, 200, `{"id":"ch_1","amount":1}`, false)
+	})
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -227,31 +226,6 @@ func TestNotApplied(t *testing.T) {
 
 func answer(text string) faultnet.Fault {
 	return faultnet.Fault{Do: faultnet.Answer, Reply: "-" + text + "\r\n"}
-}
-
-// TestRED07OutOfMemory: a real server at its limit refuses both kinds of writes
-// for certain, and goes on answering reads.
-func TestRED07OutOfMemory(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	s := openAt(t, server.URL())
-	admin := rawClient(t, server.URL())
-	j := mustCreate(t, s, job(s, "k"))
-	if err := admin.ConfigSet(contextOf(t), "maxmemory", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
-	_, _, err := s.Create(contextOf(t), job(s, "another"))
-	mustBeUnavailable(t, "create", err, true)
-	_, _, err = s.Swap(contextOf(t), j.WriteID, completed(s, j, nil))
-	mustBeUnavailable(t, "swap", err, true)
-	if !strings.Contains(err.Error(), "OOM") {
-		t.Errorf("swap: got %v, want it to name the cause", err)
-	}
-	mustGet(t, s, j.Name)
-	if err := admin.ConfigSet(contextOf(t), "maxmemory", "0").Err(); err != nil {
-		t.Fatal(err)
-	}
-	mustSwap(t, s, j.WriteID, completed(s, j, nil))
 }
 
 // TestHintsMayBeForbidden: a write whose hint the server refuses was done, and

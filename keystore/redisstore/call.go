@@ -144,6 +144,10 @@ func (s *Store) giveUp(what string, f fate, notApplied bool) error {
 		return fmt.Errorf("%s: %w, %w: %s", what, keystore.ErrUnavailable, keystore.ErrNotDurable, f.text)
 	case s.closing():
 		return fmt.Errorf("%s: %w: %w", what, keystore.ErrClosed, keystore.ErrUnavailable)
+	case f.full && notApplied:
+		return fmt.Errorf("%s: %w, %w, %w: %s", what, keystore.ErrUnavailable, keystore.ErrFull, keystore.ErrNotApplied, f.text)
+	case f.full:
+		return fmt.Errorf("%s: %w, %w: %s", what, keystore.ErrUnavailable, keystore.ErrFull, f.text)
 	case notApplied:
 		return fmt.Errorf("%s: %w, %w: %s", what, keystore.ErrUnavailable, keystore.ErrNotApplied, f.text)
 	}

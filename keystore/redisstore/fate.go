@@ -18,6 +18,7 @@ type fate struct {
 	corrupt    bool   // there is something else under the record's name
 	retired    bool   // the connection was too old to send it
 	down       bool   // it is a sign that the server does not do its work
+	full       bool   // the server has no memory left for it
 	notDurable bool   // it was executed, but that may yet be lost
 	to         hop    // where else the key is; nothing was executed here
 }
@@ -106,8 +107,8 @@ func fateOfReply(reply string, script bool) fate {
 	case strings.Contains(reply, "READONLY"), strings.Contains(reply, "WAIT cannot be used with replica"):
 		f.readOnly, f.again = true, true
 		f.notApplied = true // our scripts do nothing before the one write that this refuses
-	case script && strings.Contains(reply, "OOM "):
-		f.notApplied = true // likewise
+	case strings.Contains(reply, "OOM "):
+		f.full, f.notApplied = true, true // likewise
 	case script:
 		f.notApplied = refusedBeforeRunning(code, reply)
 	}

@@ -49,6 +49,11 @@ func (s *Store) SwapMany(ctx context.Context, swaps []keystore.Swap) []keystore.
 	if len(batch) > 0 {
 		send()
 	}
+	for i, r := range results {
+		if errors.Is(r.Err, keystore.ErrFull) && settlesLean(swaps[i].Job) {
+			alone = append(alone, i)
+		}
+	}
 	for _, i := range alone {
 		r := &results[i]
 		r.Present, r.Swapped, r.Err = s.Swap(ctx, swaps[i].Expected, swaps[i].Job)
@@ -58,11 +63,12 @@ func (s *Store) SwapMany(ctx context.Context, swaps []keystore.Swap) []keystore.
 
 // outgoing is a swap that goes out together with others, and what is known of it.
 type outgoing struct {
-	at        int // its place among the results
-	name      keystore.Name
-	key, head string
-	record    []byte
-	ttl       int64
+	at       int // its place among the results
+	name     keystore.Name
+	key      string
+	expected string
+	record   []byte
+	ttl      int64
 
 	// doubt says that a try up to now may have applied it.
 	doubt bool
@@ -86,7 +92,7 @@ func (s *Store) outgoing(ctx context.Context, what string, at int, swap keystore
 	}
 	name := swap.Job.Name
 	return &outgoing{
-		at: at, name: name, key: s.recordKey(name), head: head(swap.Expected), record: record, ttl: ttl,
+		at: at, name: name, key: s.recordKey(name), expected: swap.Expected.String(), record: record, ttl: ttl,
 	}, nil
 }
 
@@ -253,7 +259,7 @@ func pipeSwaps(ctx context.Context, s *Store, n *node, some []*outgoing, command
 		if n.asking { // for the one command after it
 			pipe.Do(ctx, "asking")
 		}
-		args := []any{o.head, o.record, o.ttl, s.channel(), o.name.String()}
+		args := []any{o.expected, o.record, o.ttl, s.channel(), o.name.String()}
 		cmds[i] = pipe.Do(ctx, scriptArgs(command, script, o.key, args)...)
 		command, script = "evalsha", swapScript.Hash()
 	}

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	_ "embed"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -42,6 +43,22 @@ func (n *node) run(ctx context.Context, script *redis.Script, key string, args .
 	switch {
 	case err == redis.Nil: //nolint:errorlint // never wrapped, and this is a hot path
 		return nil, nil
+	case err != nil:
+		return nil, scriptError{err}
+	}
+	return cmd.Val(), nil
+}
+
+// runFull runs a script on a server that has refused it because its memory is full,
+// with why, past its limit. Servers before Redis 7.0 don't do that.
+func (n *node) runFull(ctx context.Context, why error, script *redis.Script, key string, args ...any) (any, error) {
+	cmd := redis.NewCmd(ctx, scriptArgs("eval", "#!lua flags=allow-oom\n"+sources[script], key, args)...)
+	err := n.do(ctx, cmd)
+	switch {
+	case err == redis.Nil: //nolint:errorlint // as above
+		return nil, nil
+	case err != nil && strings.Contains(err.Error(), "ompiling script"):
+		return nil, why
 	case err != nil:
 		return nil, scriptError{err}
 	}

@@ -19,7 +19,6 @@
 package redisstore
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -167,12 +166,17 @@ func (s *Store) Create(ctx context.Context, job *keystore.Job) (present *keystor
 		n, release := s.writer(n)
 		defer release()
 		found, err := s.create(ctx, n, key, record, ttl)
+		if isFull(err) { // for what is new; a record that is there can still be told
+			if present, _ := n.get(ctx, key); present != nil {
+				found, err = present, nil
+			}
+		}
 		switch {
 		case err != nil || !s.durability.on():
 			return found, err
 		case found == nil:
 			return nil, s.acknowledged(ctx, n)
-		case sends > 1 || bytes.HasPrefix(found, []byte(head(job.WriteID))):
+		case sends > 1 || bears(found, job.WriteID):
 			// An earlier send may have been applied: what is there is, or may be built
 			// on, that write, which is not to be believed in before it is durable.
 			return found, s.confirm(ctx, n, key, job.Name, found)
@@ -266,12 +270,16 @@ func (s *Store) Swap(ctx context.Context, expected keystore.WriteID, job *keysto
 		return nil, false, err
 	}
 	tries := 0
-	key, head := s.recordKey(job.Name), head(expected)
+	key := s.recordKey(job.Name)
 	reply, err := call(ctx, s, what, key, writes, func(ctx context.Context, n *node) (swapped, error) {
 		tries++
 		n, release := s.writer(n)
 		defer release()
-		reply, err := n.run(ctx, swapScript, key, head, record, ttl, s.channel(), job.Name.String())
+		args := []any{expected.String(), record, ttl, s.channel(), job.Name.String()}
+		reply, err := n.run(ctx, swapScript, key, args...)
+		if isFull(err) && settlesLean(job) {
+			reply, err = n.runFull(ctx, err, swapScript, key, args...)
+		}
 		if err != nil {
 			return swapped{}, err
 		}
@@ -325,9 +333,13 @@ func (s *Store) Get(ctx context.Context, name keystore.Name) (*keystore.Job, err
 // get returns the value of a key, nil for none.
 func (s *Store) get(ctx context.Context, what, key string) ([]byte, error) {
 	return call(ctx, s, what, key, reads, func(ctx context.Context, n *node) ([]byte, error) {
-		cmd := redis.NewStringCmd(ctx, "get", key)
-		return bytesOf(cmd, n.do(ctx, cmd))
+		return n.get(ctx, key)
 	})
+}
+
+func (n *node) get(ctx context.Context, key string) ([]byte, error) {
+	cmd := redis.NewStringCmd(ctx, "get", key)
+	return bytesOf(cmd, n.do(ctx, cmd))
 }
 
 // ttl returns for how many milliseconds a record is to be kept: 0 for ever, -1
@@ -342,10 +354,9 @@ func (s *Store) ttl(job *keystore.Job) int64 {
 	return -1
 }
 
-// head returns the first bytes of a record with this write id: all that the
-// scripts compare.
-func head(id keystore.WriteID) string {
-	return string(rune(keystore.FormatVersion)) + id.String()
+// bears reports whether a record has this write id.
+func bears(record []byte, id keystore.WriteID) bool {
+	return len(record) >= keystore.WaiterOffset && string(record[keystore.WriteIDOffset:keystore.WaiterOffset]) == id.String()
 }
 
 // bytesOf returns the value of a command that came back with this error, nil for

@@ -121,7 +121,7 @@ func (ws *watchers) remove(name keystore.Name, w *watcher) {
 func (ws *watchers) flag(ctx context.Context, name keystore.Name, seen keystore.WriteID) {
 	s := ws.store
 	marked, err := call(ctx, s, "watch job", s.recordKey(name), hints, func(ctx context.Context, n *node) (bool, error) {
-		reply, err := n.run(ctx, flagScript, s.recordKey(name), head(seen))
+		reply, err := n.run(ctx, flagScript, s.recordKey(name), seen.String())
 		return reply == int64(1), err
 	})
 	switch {
@@ -237,7 +237,7 @@ func (ws *watchers) look(names []keystore.Name) {
 		pipe := n.via.Pipeline()
 		heads := make([]*redis.StringCmd, len(some))
 		for i, k := range some {
-			heads[i] = pipe.GetRange(ctx, keys[k], 0, keystore.WaiterOffset-1)
+			heads[i] = pipe.GetRange(ctx, keys[k], keystore.WriteIDOffset, keystore.WaiterOffset-1)
 		}
 		began := time.Now()
 		_, err := pipe.Exec(ctx)
@@ -262,7 +262,7 @@ func (ws *watchers) compare(name keystore.Name, found string) {
 		if w.seen.IsZero() && found == "" {
 			continue
 		}
-		if found != head(w.seen) {
+		if found != w.seen.String() {
 			w.wake()
 		}
 	}

@@ -1,0 +1,91 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+// fullStore has no room for bodies, nor for new jobs, as long as it is full; with none
+// it has no room for anything.
+type fullStore struct {
+	*memStore
+	full, none atomic.Bool
+}
+
+var errFull = errors.Join(keystore.ErrUnavailable, keystore.ErrFull, keystore.ErrNotApplied)
+
+func (s *fullStore) Create(ctx context.Context, j *keystore.Job) (*keystore.Job, bool, error) {
+	if present, err := s.Get(ctx, j.Name); s.full.Load() && present == nil && err == nil {
+		return nil, false, errFull
+	}
+	return s.memStore.Create(ctx, j)
+}
+
+func (s *fullStore) Swap(ctx context.Context, expected keystore.WriteID, j *keystore.Job) (*keystore.Job, bool, error) {
+	if s.none.Load() || (s.full.Load() && j.Result != nil && len(j.Result.Body) > 0) {
+		return nil, false, errFull
+	}
+	return s.memStore.Swap(ctx, expected, j)
+}
+
+// A store that is full: new keys are refused before anything is sent. The first client
+// gets the whole of an answer that is not to be kept any more; whoever repeats is told
+// that it was executed.
+func TestRED07AnswerThatDoesNotFitIsKeptWithoutItsBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &fullStore{memStore: newMemStore()}
+		f := newFixtureOn(t, store, Config{})
+		defer f.gateway.Close()
+		f.serve = sleepy(time.Second, f)
+		before := f.do(request{key: "before"}).wantBody(t, 200, "execution 1", false)
+		first := make(chan result, 1)
+		go func() { first <- f.do(request{}) }()
+		synctest.Wait()
+		store.full.Store(true)
+		f.do(request{key: "new"}).want(t, 503, CodeStoreUnavailable)
+
+		r := (<-first).wantBody(t, 200, "execution 2", false)
+		if r.Header().Get(HeaderRecorded) != "" || r.Header().Get(HeaderExpires) == "" {
+			t.Errorf("the first client is told that nothing was recorded: %v", r.Header())
+		}
+		for range 2 {
+			r := f.do(request{}).want(t, 410, CodeResultNotKept)
+			if !strings.Contains(r.Body.String(), `"executed_status":200`) {
+				t.Errorf("it is not said how it was executed: %s", r.Body)
+			}
+			store.full.Store(false)
+		}
+		f.do(request{key: "before"}).wantBody(t, 200, before.Body.String(), true)
+		f.do(request{key: "new"}).wantBody(t, 200, "execution 3", false)
+		f.wantExecutions(3)
+	})
+}
+
+// One that takes nothing at all is tried again, with the body: there may be room for
+// that by then.
+func TestAnswerIsKeptWholeOnceThereIsRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &fullStore{memStore: newMemStore()}
+		f := newFixtureOn(t, store, Config{})
+		defer f.gateway.Close()
+		f.serve = sleepy(time.Second, f)
+		first := make(chan result, 1)
+		go func() { first <- f.do(request{}) }()
+		synctest.Wait()
+		store.none.Store(true)
+		if r := (<-first).wantBody(t, 200, "execution 1", false); r.Header().Get(HeaderRecorded) != "false" {
+			t.Errorf("it is not said that the answer is not recorded: %v", r.Header())
+		}
+		store.none.Store(false)
+		time.Sleep(10 * time.Second)
+		f.do(request{}).wantBody(t, 200, "execution 1", true)
+		f.wantExecutions(1)
+	})
+}
