@@ -22,6 +22,7 @@ import (
 // restart finds the same ones.
 type gateway struct {
 	t      *testing.T
+	binary string
 	id     string
 	dir    string
 	global string
@@ -44,12 +45,16 @@ func startGateway(t *testing.T, s site) *gateway {
 // startGatewayWith starts a gateway with global options and several sites.
 func startGatewayWith(t *testing.T, global string, sites ...site) *gateway {
 	t.Helper()
-	binary := gatewayBinary(t)
+	return startBinary(t, gatewayBinary(t), global, sites...)
+}
+
+func startBinary(t *testing.T, binary, global string, sites ...site) *gateway {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "gateway")
 	if err != nil {
 		t.Fatalf("gateway: make a directory: %v", err)
 	}
-	g := &gateway{t: t, id: rand.Text(), dir: dir, global: global, sites: sites}
+	g := &gateway{t: t, binary: binary, id: rand.Text(), dir: dir, global: global, sites: sites}
 	t.Cleanup(func() {
 		g.kill()
 		g.checkLog()
@@ -164,7 +169,7 @@ func (g *gateway) addr(i int) string { return "127.0.0.1:" + g.ports[i] }
 // restart starts a gateway again that has ended, on the same ports and data.
 func (g *gateway) restart() {
 	g.t.Helper()
-	if err := g.launch(gatewayBinary(g.t)); err != nil {
+	if err := g.launch(g.binary); err != nil {
 		g.t.Fatalf("gateway: restart: %v", err)
 	}
 }

@@ -36,9 +36,11 @@ func TestMain(m *testing.M) {
 
 // buildGateway builds the gateway's binary, once, as the tests themselves were
 // built: races in the gateway have to come to light too.
-var buildGateway = sync.OnceValues(func() (string, error) {
-	binary := filepath.Join(buildDir, "gateway")
-	args := []string{"build", "-o", binary}
+var buildGateway = sync.OnceValues(func() (string, error) { return buildAs("gateway") })
+
+func buildAs(name string, args ...string) (string, error) {
+	binary := filepath.Join(buildDir, name)
+	args = append([]string{"build", "-o", binary}, args...)
 	if raceDetector {
 		args = append(args, "-race")
 	}
@@ -46,7 +48,7 @@ var buildGateway = sync.OnceValues(func() (string, error) {
 		return "", fmt.Errorf("build the gateway: %w\n%s", err, out)
 	}
 	return binary, nil
-})
+}
 
 func gatewayBinary(t *testing.T) string {
 	t.Helper()
