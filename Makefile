@@ -37,7 +37,7 @@ test: needed ## run all tests, with the race detector where there is a C compile
 # The servers are installed without being started: the tests run servers of their
 # own. The name of php-fpm has PHP's version in it on many systems.
 needed:
-	@for program in redis-server curl node npm php-fpm spin gcc; do \
+	@for program in redis-server curl node npm python3 php-fpm spin gcc; do \
 		command -v $$program >/dev/null && continue; \
 		case $$program in php-fpm) ls /usr/sbin/php-fpm* >/dev/null 2>&1 && continue ;; esac; \
 		package=$$program; \
