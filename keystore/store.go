@@ -115,6 +115,12 @@ type Store interface {
 	Close() error
 }
 
+// DurableStore is a store that can be told to wait until writes are durable.
+type DurableStore interface {
+	// Durable reports whether it was told to.
+	Durable() bool
+}
+
 // Swap is one of the swaps that [Store.SwapMany] is asked for.
 type Swap struct {
 	Expected WriteID

@@ -36,6 +36,7 @@ type Gateway struct {
 	drainOnce sync.Once
 	slots     chan struct{} // bounds background writes under way at once
 	doubted   doubts
+	confirmed confirmed
 
 	mu       sync.Mutex
 	attempts map[*attempt]struct{}
@@ -214,6 +215,7 @@ func (g *Gateway) update(ctx context.Context, name keystore.Name, base *keystore
 			return base, err
 		case written:
 			g.doubted.remove(name)
+			g.confirmed.add(next.WriteID)
 			return next, nil
 		}
 		base, known = present, true

@@ -289,7 +289,14 @@ func (c *call) judge(present *keystore.Job, sent time.Time) error {
 		case keystore.Conflict:
 			return c.refuseReused().about(present, now)
 		case keystore.Replay:
-			return c.replay(present)
+			found, err := c.g.confirm(present)
+			if err != nil {
+				return refuseStore(err).about(present, now)
+			}
+			if found == present {
+				return c.replay(present)
+			}
+			present = found
 		case keystore.Start, keystore.StartSibling:
 			opened, err := c.Keyring.OpenJob(present)
 			if err != nil { // an attempt would have no key to send

@@ -54,6 +54,9 @@ func (d Durability) check(timeout time.Duration) error {
 	return nil
 }
 
+// Durable implements [keystore.DurableStore].
+func (s *Store) Durable() bool { return s.durability.on() }
+
 // ackError says why a write, which was done, is not known to be durable.
 type ackError struct {
 	text string

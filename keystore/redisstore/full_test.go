@@ -103,7 +103,7 @@ func TestRED09NothingIsHalfDone(t *testing.T) {
 		args   func(key string, j *keystore.Job) []any
 		done   func(reply any, now *keystore.Job, record string) bool
 	}{
-		"create": {createScript, func(_ string, j *keystore.Job) []any { return []any{"x", 0} }, func(any, *keystore.Job, string) bool { return true }},
+		"create": {createScript, func(string, *keystore.Job) []any { return []any{"x", 0} }, func(any, *keystore.Job, string) bool { return true }},
 		"swap": {swapScript, func(_ string, j *keystore.Job) []any {
 			return []any{j.WriteID.String(), must(keystore.EncodeRecord(completed(s, j, body))), 60_000, s.channel(), ""}
 		}, func(_ any, now *keystore.Job, _ string) bool { return now.Result != nil }},

@@ -49,8 +49,8 @@ func (s *Store) SwapMany(ctx context.Context, swaps []keystore.Swap) []keystore.
 	if len(batch) > 0 {
 		send()
 	}
-	for i, r := range results {
-		if errors.Is(r.Err, keystore.ErrFull) && settlesLean(swaps[i].Job) {
+	for i, swap := range swaps {
+		if errors.Is(results[i].Err, keystore.ErrFull) && settlesLean(swap.Job) {
 			alone = append(alone, i)
 		}
 	}

@@ -60,7 +60,10 @@ type Store struct {
 	calls, background sync.WaitGroup
 }
 
-var _ keystore.Store = (*Store)(nil)
+var (
+	_ keystore.Store        = (*Store)(nil)
+	_ keystore.DurableStore = (*Store)(nil)
+)
 
 // Open returns a store. It does not wait for the server, which need not be up;
 // an error means that the options are wrong.
