@@ -19,6 +19,11 @@ func (s *Server) client() *redis.Client {
 	return s.arranger
 }
 
+// Do sends a command, as the one who runs the server, and returns its reply.
+func (s *Server) Do(ctx context.Context, args ...any) (any, error) {
+	return s.client().Do(ctx, args...).Result()
+}
+
 // do sends a command and returns its reply, nil for an error.
 func (s *Server) do(args ...any) any {
 	reply, err := s.client().Do(context.Background(), args...).Result()
@@ -58,15 +63,31 @@ func (s *Server) IsMaster() bool { return s.field("info", "replication", "role")
 // and its primary knows that.
 func StartReplica(t testing.TB, of *Server, args ...string) *Server {
 	t.Helper()
-	s := Start(t, append([]string{"--replicaof", "127.0.0.1 " + of.port}, args...)...)
-	online := func() bool {
-		text, _ := of.do("info", "replication").(string)
-		return s.field("info", "replication", "master_link_status") == "up" && strings.Contains(text, "port="+s.port+",state=online")
-	}
-	for deadline := time.Now().Add(patience); !online(); time.Sleep(10 * time.Millisecond) {
+	return startReplica(t, of, Setup{Args: args})
+}
+
+func startReplica(t testing.TB, of *Server, with Setup) *Server {
+	t.Helper()
+	s := start(t, server, with, func(s *Server) []string {
+		return append([]string{"--replicaof", "127.0.0.1 " + of.frontPort(), "--replica-announce-port", s.frontPort()}, with.Args...)
+	})
+	for deadline := time.Now().Add(patience); !s.ReplicaOf(of); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("redistest: the replica never got its primary's data")
 		}
 	}
 	return s
+}
+
+// ReplicaOf reports whether the server has all of its primary's data, and the primary
+// knows that.
+func (s *Server) ReplicaOf(primary *Server) bool {
+	text, _ := primary.do("info", "replication").(string)
+	return s.field("info", "replication", "master_link_status") == "up" && strings.Contains(text, "port="+s.frontPort()+",state=online")
+}
+
+// Follow starts a server again, as a replica of another one.
+func (s *Server) Follow(primary *Server) {
+	s.t.Helper()
+	s.Restart("--replicaof", "127.0.0.1 "+primary.frontPort())
 }

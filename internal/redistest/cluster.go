@@ -33,16 +33,22 @@ type Cluster struct {
 // every replica could take its master's place. Arguments are those of each server.
 func StartCluster(t testing.TB, masters int, args ...string) *Cluster {
 	t.Helper()
+	return StartClusterWith(t, masters, Setup{Args: args})
+}
+
+// StartClusterWith is [StartCluster] with all that can be said of the servers.
+func StartClusterWith(t testing.TB, masters int, with Setup) *Cluster {
+	t.Helper()
 	c := &Cluster{t: t}
 	servers := make([]*Server, 2*masters)
 	for i := range servers {
-		servers[i] = start(t, server, func(*Server) []string {
+		servers[i] = start(t, server, with, func(s *Server) []string {
 			return append([]string{
-				"--cluster-enabled", "yes", "--cluster-port", testport.Take(t),
+				"--cluster-enabled", "yes", "--cluster-port", testport.Take(t), "--cluster-announce-port", s.frontPort(),
 				"--cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10),
 				"--cluster-require-full-coverage", "no", // else one dead master stops them all
 				"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",
-			}, args...)
+			}, with.Args...)
 		})
 	}
 	c.Masters, c.Replicas = servers[:masters], servers[masters:]
@@ -81,11 +87,11 @@ func (c *Cluster) URL() string {
 	for i, s := range c.servers() {
 		switch i {
 		case 0:
-			fmt.Fprintf(&url, "redis+cluster://%s", s.Addr())
+			fmt.Fprintf(&url, "redis+cluster://%s", s.front)
 		case 1:
-			fmt.Fprintf(&url, "?addr=%s", s.Addr())
+			fmt.Fprintf(&url, "?addr=%s", s.front)
 		default:
-			fmt.Fprintf(&url, "&addr=%s", s.Addr())
+			fmt.Fprintf(&url, "&addr=%s", s.front)
 		}
 	}
 	return url.String()
@@ -95,7 +101,7 @@ func (c *Cluster) URL() string {
 func (c *Cluster) Client() *redis.ClusterClient {
 	o := &redis.ClusterOptions{ClusterStateReloadInterval: time.Second}
 	for _, s := range c.servers() {
-		o.Addrs = append(o.Addrs, s.Addr())
+		o.Addrs = append(o.Addrs, s.front)
 	}
 	client := redis.NewClusterClient(o)
 	c.t.Cleanup(func() { _ = client.Close() })

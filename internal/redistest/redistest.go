@@ -33,6 +33,10 @@ type Server struct {
 	port string
 	dir  string
 	args []string
+	with Setup
+
+	// front is where others reach the server (host:port).
+	front string
 
 	once     sync.Once
 	arranger *redis.Client
@@ -48,10 +52,24 @@ type Server struct {
 // "--appendonly", "yes"; they come last and so win.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		t.Fatal("redistest: there is no redis-server on this machine: install the package redis-server (Debian, Ubuntu) or redis (others)")
-	}
-	return start(t, server, func(*Server) []string { return args })
+	return StartWith(t, Setup{Args: args})
+}
+
+// Setup says how servers are run.
+type Setup struct {
+	// Args are configuration directives, as for [Start].
+	Args []string
+	// Clock is the servers' wall clock; nil: the machine's.
+	Clock *Clock
+	// Front is asked for what stands in front of each server, at whose address the
+	// others and the clients are told to reach it; nil: nothing does.
+	Front func(s *Server) (addr string)
+}
+
+// StartWith is [Start] with all that can be said.
+func StartWith(t testing.TB, with Setup) *Server {
+	t.Helper()
+	return start(t, server, with, func(*Server) []string { return with.Args })
 }
 
 // The kinds of servers.
@@ -62,15 +80,18 @@ const (
 
 // start runs a server of this kind; args returns its arguments, for the port that
 // it has got.
-func start(t testing.TB, kind string, args func(*Server) []string) *Server {
+func start(t testing.TB, kind string, with Setup, args func(*Server) []string) *Server {
 	t.Helper()
+	if _, err := exec.LookPath(server); err != nil {
+		t.Fatal("redistest: there is no redis-server on this machine: install the package redis-server (Debian, Ubuntu) or redis (others)")
+	}
 	// Its own directory rather than t.TempDir: the path of a unix socket has to
 	// be short, and test names are not.
 	dir, err := os.MkdirTemp("", "redis")
 	if err != nil {
 		t.Fatalf("redistest: make a data directory: %v", err)
 	}
-	s := &Server{t: t, kind: kind, dir: dir}
+	s := &Server{t: t, kind: kind, dir: dir, with: with}
 	t.Cleanup(func() {
 		s.Kill()
 		_ = os.RemoveAll(dir)
@@ -79,6 +100,9 @@ func start(t testing.TB, kind string, args func(*Server) []string) *Server {
 	// there is another one.
 	for range 5 {
 		s.port = testport.Take(t)
+		if s.front = s.Addr(); with.Front != nil {
+			s.front = with.Front(s)
+		}
 		s.args = args(s)
 		if err = s.start(); err == nil {
 			return s
@@ -88,7 +112,8 @@ func start(t testing.TB, kind string, args func(*Server) []string) *Server {
 	return nil
 }
 
-func (s *Server) start() error {
+// start starts the process, with more arguments than its own for this time.
+func (s *Server) start(more ...string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	args := slices.Concat(s.args, []string{"--sentinel"})
@@ -97,9 +122,12 @@ func (s *Server) start() error {
 			"--bind", "127.0.0.1", "--port", s.port, "--dir", s.dir,
 			"--unixsocket", s.Socket(),
 			"--save", "", "--appendonly", "no", "--daemonize", "no",
-		}, s.args...)
+		}, slices.Concat(s.args, more)...)
 	}
-	s.cmd = exec.Command("redis-server", args...)
+	s.cmd = exec.Command(server, args...)
+	if s.with.Clock != nil {
+		s.cmd.Env = s.with.Clock.environment()
+	}
 	s.out = new(bytes.Buffer)
 	s.cmd.Stdout, s.cmd.Stderr = s.out, s.out
 	if err := s.cmd.Start(); err != nil {
@@ -161,6 +189,14 @@ func lastLines(s string, n int) string {
 // Addr is where the server listens (host:port).
 func (s *Server) Addr() string { return "127.0.0.1:" + s.port }
 
+// Front is where others reach the server (host:port).
+func (s *Server) Front() string { return s.front }
+
+func (s *Server) frontPort() string {
+	_, port, _ := net.SplitHostPort(s.front)
+	return port
+}
+
 // Socket is the path of the server's unix socket.
 func (s *Server) Socket() string { return filepath.Join(s.dir, "s") }
 
@@ -192,11 +228,12 @@ func (s *Server) end(sig syscall.Signal) {
 }
 
 // Restart starts the server again, on the same port and data. A server that is
-// still running is killed first.
-func (s *Server) Restart() {
+// still running is killed first. More arguments win over the server's own, for
+// this time.
+func (s *Server) Restart(more ...string) {
 	s.t.Helper()
 	s.Kill()
-	if err := s.start(); err != nil {
+	if err := s.start(more...); err != nil {
 		s.t.Fatalf("redistest: restart %s: %v", s.kind, err)
 	}
 }

@@ -25,15 +25,23 @@ type Sentinels struct {
 // primary. Arguments are those of each server.
 func StartSentinels(t testing.TB, args ...string) *Sentinels {
 	t.Helper()
+	return StartSentinelsWith(t, Setup{Args: args})
+}
+
+// StartSentinelsWith is [StartSentinels] with all that can be said of the servers.
+func StartSentinelsWith(t testing.TB, with Setup) *Sentinels {
+	t.Helper()
 	g := &Sentinels{t: t}
-	args = append([]string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"}, args...)
-	primary := Start(t, args...)
+	with.Args = append([]string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"}, with.Args...)
+	primary := start(t, server, with, func(s *Server) []string {
+		return append([]string{"--replica-announce-port", s.frontPort()}, with.Args...)
+	})
 	g.Servers = []*Server{primary}
 	for range 2 {
-		g.Servers = append(g.Servers, StartReplica(t, primary, args...))
+		g.Servers = append(g.Servers, startReplica(t, primary, with))
 	}
 	for range 3 {
-		g.Sentinels = append(g.Sentinels, start(t, sentinel, func(s *Server) []string {
+		g.Sentinels = append(g.Sentinels, start(t, sentinel, Setup{}, func(s *Server) []string {
 			config := filepath.Join(s.dir, "sentinel.conf")
 			text := fmt.Sprintf(`bind 127.0.0.1
 port %s
@@ -42,7 +50,7 @@ sentinel monitor %[3]s 127.0.0.1 %[4]s 2
 sentinel down-after-milliseconds %[3]s 1000
 sentinel failover-timeout %[3]s 5000
 sentinel parallel-syncs %[3]s 2
-`, s.port, s.dir, MasterName, primary.port)
+`, s.port, s.dir, MasterName, primary.frontPort())
 			if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 				t.Fatalf("redistest: configure a sentinel: %v", err)
 			}
@@ -73,7 +81,7 @@ func (g *Sentinels) Primary() *Server {
 		}
 	}
 	for _, s := range g.Servers {
-		if 2*votes[s.port] > len(g.Sentinels) {
+		if 2*votes[s.frontPort()] > len(g.Sentinels) {
 			return s
 		}
 	}

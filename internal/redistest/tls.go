@@ -51,7 +51,7 @@ func StartTLS(t testing.TB, args ...string) *TLS {
 			NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		}, ca, newKey(t), caKey)
 	}
-	s.Server = start(t, server, func(*Server) []string {
+	s.Server = start(t, server, Setup{}, func(*Server) []string {
 		port := testport.Take(t)
 		s.SecureAddr = "127.0.0.1:" + port
 		return append([]string{
