@@ -92,7 +92,9 @@ func (s site) with(name, value string) site {
 func caddyfile(id, global, admin string, ports []string, sites []site) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "{\nadmin %s\npersist_config off\nauto_https off\nmetrics\n", admin)
-	b.WriteString("log {\nlevel DEBUG\nformat json\n}\n")
+	if !strings.Contains(global, "log {") {
+		b.WriteString("log {\nlevel DEBUG\nformat json\n}\n")
+	}
 	b.WriteString(global + "\n}\n")
 	for i, s := range sites {
 		fmt.Fprintf(&b, "%s://:%s {\nbind 127.0.0.1\n", s.scheme(), ports[i])

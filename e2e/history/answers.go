@@ -66,21 +66,22 @@ func (c *checker) contradictions(k *key, told []*Request, byText map[string]*Exe
 
 // takenBack returns why one answer could take another one's place.
 func (c *checker) takenBack(a, b *Request, byText map[string]*Execution) string {
-	from := a.Began
-	if e := byText[a.Answer]; e != nil {
+	e, f, from := byText[a.Answer], byText[b.Answer], a.Began
+	if e != nil {
 		from = e.At
 		// What was lost is unknown again, and somebody may have decided otherwise.
 		decided := slices.ContainsFunc(c.decisions[attempt{e.Job, e.Attempt}], func(d *Decision) bool {
 			return d.Began <= b.Ended && c.failedOver(e.At, d.Ended)
 		})
 		switch {
-		case decided:
+		case decided, e.Racing && c.failedOver(e.At, b.Ended): // a race goes on beside what is unknown
 			return CommitLost
 		case a.Job != b.Job && c.expired(e, b.Ended):
 			return Expired
 		}
 	}
-	if a.Job != b.Job && !c.h.Durable && c.failedOver(from, b.Ended) {
+	knew := e != nil && f != nil && follows(f, e)
+	if !knew && !c.h.Durable && c.failedOver(from, b.Ended) {
 		return ClaimLost
 	}
 	return ""

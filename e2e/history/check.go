@@ -148,8 +148,12 @@ var nothingSent = []string{"store-unavailable", "key-reused", "too-many-waiters"
 // claims checks that each execution names its attempt, that no attempt has come
 // twice, and that there was a request for it that was not told that nothing is sent.
 func (c *checker) claims(k *key) {
-	tokens := make(map[string]bool)
+	tokens, asked := make(map[string]bool), make(map[string]string)
 	for _, e := range k.executions {
+		if first, ok := asked[e.Job]; ok && first != e.Asked {
+			c.violated(k, Foreign, "job %s was executed as %s and as %s", e.Job, first, e.Asked)
+		}
+		asked[e.Job] = e.Asked
 		if e.Job == "" || e.Attempt == 0 || e.Token == "" {
 			c.violated(k, Unclaimed, "the execution at %s names no attempt", e.At)
 			continue

@@ -41,8 +41,8 @@ type Fault struct {
 	Chance float64
 	// Delay belongs to the actions that need it.
 	Delay time.Duration
-	// Of is the word by which a connection is known in what its client sends first.
-	// Empty: all are meant.
+	// Of is a word by which a connection is known: it is in what its client sends
+	// first. Empty: all are meant.
 	Of string
 }
 
@@ -93,12 +93,15 @@ func (c *Cutter) Set(f Fault) {
 	c.healed = make(chan struct{})
 }
 
-// CutAll cuts every connection there is now.
-func (c *Cutter) CutAll() {
+// Cut cuts the connections there are now that are known by this word, or all of them
+// if it is empty.
+func (c *Cutter) Cut(of string) {
 	c.mu.Lock()
 	links := make([]*link, 0, len(c.links))
 	for l := range c.links {
-		links = append(links, l)
+		if l.is(of) {
+			links = append(links, l)
+		}
 	}
 	c.mu.Unlock()
 	for _, l := range links {
@@ -175,6 +178,6 @@ func (c *Cutter) close() {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
-	c.CutAll()
+	c.Cut("")
 	c.wg.Wait()
 }

@@ -162,7 +162,13 @@ func TestSomeConnectionsOnly(t *testing.T) {
 	if got, err := a.say("I am alice", patience); err == nil {
 		t.Errorf("alice hears %q", got)
 	}
-	b.want(t, "so is not alice")
+	b.want(t, "so is nobody else")
+
+	c.Set(cutter.Fault{})
+	c.Cut("bob")
+	if got, err := b.say("bob is gone", patience); err == nil {
+		t.Errorf("bob hears %q", got)
+	}
 }
 
 // Draws are repeatable.
@@ -206,7 +212,7 @@ func TestEnds(t *testing.T) {
 	if got, err := a.hear(patience); got != "bye" || err != nil {
 		t.Errorf("heard %q, %v", got, err)
 	}
-	c.CutAll()
+	c.Cut("")
 	if got, err := b.hear(patience); err == nil {
 		t.Errorf("a connection that was cut says %q", got)
 	}

@@ -15,8 +15,9 @@ type link struct {
 	once           sync.Once
 	done           chan struct{} // closed by cut
 
-	first  atomic.Pointer[[]byte] // what the client has sent first
-	doomed atomic.Bool            // the next answer is not passed on
+	mu     sync.Mutex
+	first  []byte      // what the client has sent first
+	doomed atomic.Bool // the next answer is not passed on
 }
 
 // is reports whether the link is one that a fault means.
@@ -24,8 +25,18 @@ func (l *link) is(word string) bool {
 	if word == "" {
 		return true
 	}
-	first := l.first.Load()
-	return first != nil && bytes.Contains(*first, []byte(word))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Contains(l.first, []byte(word))
+}
+
+// firstBytes is how much of what a client sends is remembered.
+const firstBytes = 1 << 10
+
+func (l *link) remember(piece []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.first = append(l.first, piece[:min(len(piece), firstBytes-len(l.first))]...)
 }
 
 // cut ends the connection for both sides, the way it ends when a machine is gone:
@@ -57,9 +68,8 @@ func (l *link) pump(from, to net.Conn, fromClient bool) {
 	for {
 		n, err := from.Read(buf)
 		if n > 0 {
-			if fromClient && l.first.Load() == nil {
-				first := bytes.Clone(buf[:n])
-				l.first.Store(&first)
+			if fromClient {
+				l.remember(buf[:n])
 			}
 			if !l.forward(buf[:n], to, fromClient) {
 				l.cut()

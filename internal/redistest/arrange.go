@@ -3,6 +3,7 @@ package redistest
 import (
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -86,8 +87,15 @@ func (s *Server) ReplicaOf(primary *Server) bool {
 	return s.field("info", "replication", "master_link_status") == "up" && strings.Contains(text, "port="+s.frontPort()+",state=online")
 }
 
+// Offset is how much of the stream of writes the server has: its own, if it is a
+// primary, or its primary's.
+func (s *Server) Offset() int64 {
+	n, _ := strconv.ParseInt(s.field("info", "replication", "master_repl_offset"), 10, 64)
+	return n
+}
+
 // Follow starts a server again, as a replica of another one.
 func (s *Server) Follow(primary *Server) {
 	s.t.Helper()
-	s.Restart("--replicaof", "127.0.0.1 "+primary.frontPort())
+	s.restart("--replicaof", "127.0.0.1 "+primary.frontPort())
 }

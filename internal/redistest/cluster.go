@@ -44,7 +44,7 @@ func StartClusterWith(t testing.TB, masters int, with Setup) *Cluster {
 	for i := range servers {
 		servers[i] = start(t, server, with, func(s *Server) []string {
 			return append([]string{
-				"--cluster-enabled", "yes", "--cluster-port", testport.Take(t), "--cluster-announce-port", s.frontPort(),
+				"--cluster-enabled", "yes", "--cluster-port", testport.Take(t), "--cluster-announce-port", s.frontPort(), "--replica-announce-port", s.frontPort(),
 				"--cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10),
 				"--cluster-require-full-coverage", "no", // else one dead master stops them all
 				"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",
@@ -141,7 +141,8 @@ func hasSlot(fields []string, slot int64) bool {
 	return false
 }
 
-// Migrate moves the slot of a key, with its keys, to another master, key by key.
+// Migrate moves the slot of a key, with its keys, to another master, key by key, and
+// waits until all servers know.
 func (c *Cluster) Migrate(key string, to *Server) {
 	c.t.Helper()
 	from := c.MasterOf(key)
@@ -160,6 +161,15 @@ func (c *Cluster) Migrate(key string, to *Server) {
 	}
 	to.must("cluster", "setslot", slot, "node", toID)
 	from.must("cluster", "setslot", slot, "node", toID)
+	c.await("every server knows who has the slot", func(s *Server) bool {
+		nodes, _ := s.do("cluster", "nodes").(string)
+		for line := range strings.Lines(nodes) {
+			if fields := strings.Fields(line); hasSlot(fields, slot) {
+				return fields[0] == toID
+			}
+		}
+		return false
+	})
 }
 
 func (c *Cluster) await(what string, f func(*Server) bool) {

@@ -228,9 +228,13 @@ func (s *Server) end(sig syscall.Signal) {
 }
 
 // Restart starts the server again, on the same port and data. A server that is
-// still running is killed first. More arguments win over the server's own, for
-// this time.
-func (s *Server) Restart(more ...string) {
+// still running is killed first.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.restart()
+}
+
+func (s *Server) restart(more ...string) {
 	s.t.Helper()
 	s.Kill()
 	if err := s.start(more...); err != nil {

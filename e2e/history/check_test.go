@@ -1,0 +1,397 @@
+package history
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const second = time.Second
+
+// told is a request that was answered with an execution's answer.
+func told(began, ended time.Duration, job, answer string) Request {
+	return Request{Key: "k", Asked: "a", Began: began, Ended: ended, Heard: true, Status: 200, Job: job, Answer: answer}
+}
+
+// refused is a request that was refused by the gateway.
+func refused(began, ended time.Duration, status int, code, job string) Request {
+	return Request{Key: "k", Asked: "a", Began: began, Ended: ended, Heard: true, Status: status, Code: code, Job: job}
+}
+
+func silence(began, ended time.Duration) Request {
+	return Request{Key: "k", Asked: "a", Began: began, Ended: ended}
+}
+
+func did(at time.Duration, job string, attempt int, answer string) Execution {
+	return Execution{Key: "k", Asked: "a", At: at, Job: job, Attempt: attempt, Token: fmt.Sprintf("%s/%d/%s", job, attempt, answer), Answer: answer}
+}
+
+func (r Request) with(change func(*Request)) Request {
+	change(&r)
+	return r
+}
+
+func (e Execution) with(change func(*Execution)) Execution {
+	change(&e)
+	return e
+}
+
+func last(r *Request)        { r.Last = true }
+func unrecorded(r *Request)  { r.Unrecorded = true }
+func otherwise(r *Request)   { r.Asked = "b" }
+func racing(e *Execution)    { e.Racing = true }
+func noEffect(e *Execution)  { e.Refused = true }
+func brief(e *Execution)     { e.Retention = 10 * second }
+func another(e *Execution)   { e.Asked = "b" }
+func nobody(e *Execution)    { e.Job, e.Token, e.Attempt = "", "", 0 }
+func sameToken(e *Execution) { e.Token = "t" }
+
+func decided(began, ended time.Duration, job string, attempt int, as, answer string) Decision {
+	return Decision{Job: job, Attempt: attempt, As: as, Answer: answer, Began: began, Ended: ended}
+}
+
+// once is a history in which all is well.
+func once() History {
+	return History{
+		Requests:   []Request{told(1*second, 2*second, "j", "x"), told(3*second, 4*second, "j", "x"), told(5*second, 6*second, "j", "x").with(last)},
+		Executions: []Execution{did(1500*time.Millisecond, "j", 1, "x")},
+	}
+}
+
+// twice is one in which a key was executed two times, by the same job.
+func twice() History {
+	h := once()
+	h.Requests = append([]Request{silence(0, 10*second)}, h.Requests...)
+	h.Executions = []Execution{did(1*second, "j", 1, "w"), did(1500*time.Millisecond, "j", 2, "x")}
+	return h
+}
+
+// lost is one in which the second execution knows nothing of the first, whose answer
+// was told.
+func lost() History {
+	return History{
+		Requests: []Request{
+			told(1*second, 2*second, "i", "w"), told(20*second, 21*second, "j", "x"), told(22*second, 23*second, "j", "x").with(last),
+		},
+		Executions: []Execution{did(1500*time.Millisecond, "i", 1, "w"), did(20500*time.Millisecond, "j", 1, "x")},
+	}
+}
+
+// unsettled is one in which an answer that was told is unknown later.
+func unsettled() History {
+	return History{
+		Requests: []Request{
+			told(1*second, 2*second, "j", "x"), refused(20*second, 21*second, 504, "outcome-unknown", "j"),
+			refused(22*second, 23*second, 504, "outcome-unknown", "j").with(last),
+		},
+		Executions: []Execution{did(1500*time.Millisecond, "j", 1, "x")},
+		Unknown:    map[string]bool{"j": true},
+	}
+}
+
+var failover = []Span{{From: 10 * second, To: 12 * second}}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		history   History
+		change    func(h *History)
+		violation string // "": none
+		permitted map[string]int
+	}{
+		"all is well": {history: once()},
+		"nothing":     {},
+
+		"executed twice": {history: twice(), violation: Twice},
+		"executed twice, by another job": {
+			history: lost(), change: func(h *History) { h.Requests = append(h.Requests[1:], silence(1*second, 2*second)) }, violation: Twice,
+		},
+		"after a proven failure": {
+			history: twice(), change: func(h *History) { h.Executions[0] = h.Executions[0].with(noEffect) }, permitted: map[string]int{Failed: 1},
+		},
+		"with a proven failure, and yet too often": {
+			history: twice(), change: func(h *History) {
+				h.Executions = append(h.Executions, did(1*second, "j", 3, "v").with(noEffect))
+			}, violation: Twice, permitted: map[string]int{Failed: 1},
+		},
+		"resolved as cancelled": {
+			history: twice(), change: func(h *History) {
+				h.Decisions = []Decision{decided(1100*time.Millisecond, 1200*time.Millisecond, "j", 1, "cancelled", "")}
+			}, permitted: map[string]int{Decided: 1},
+		},
+		"resolved as cancelled, and sent only then": {
+			history: twice(), change: func(h *History) {
+				h.Executions[0].At = 5 * second
+				h.Decisions = []Decision{decided(1100*time.Millisecond, 1200*time.Millisecond, "j", 1, "failed", "")}
+			}, permitted: map[string]int{Decided: 1},
+		},
+		"resolved too late": {
+			history: twice(), change: func(h *History) {
+				h.Decisions = []Decision{decided(3*second, 4*second, "j", 1, "cancelled", "")}
+			}, violation: Twice,
+		},
+		"another attempt was resolved": {
+			history: twice(), change: func(h *History) {
+				h.Executions = append(h.Executions, did(1700*time.Millisecond, "j", 3, "y"))
+				h.Decisions = []Decision{decided(1100*time.Millisecond, 1200*time.Millisecond, "j", 1, "cancelled", "")}
+			}, violation: Twice, permitted: map[string]int{Decided: 1},
+		},
+		"resolved as succeeded": {
+			history: twice(), change: func(h *History) {
+				h.Decisions = []Decision{decided(1100*time.Millisecond, 1200*time.Millisecond, "j", 1, "succeeded", "w")}
+			}, violation: Twice,
+		},
+		"racing": {
+			history: twice(), change: func(h *History) {
+				h.Executions[0], h.Executions[1] = h.Executions[0].with(racing), h.Executions[1].with(racing)
+			}, permitted: map[string]int{Racing: 1},
+		},
+		"expired": {
+			history: lost(), change: func(h *History) {
+				h.Executions[0], h.Executions[1] = h.Executions[0].with(brief), h.Executions[1].with(brief)
+			}, permitted: map[string]int{Expired: 2}, // an execution, and an answer
+		},
+		"executed again before its time": {
+			history: lost(), change: func(h *History) {
+				h.Executions[0].Retention, h.Executions[1].Retention = time.Minute, time.Minute
+			}, violation: Twice,
+		},
+		"expired by a clock that has jumped": {
+			history: lost(), change: func(h *History) {
+				h.Executions[0].Retention, h.Executions[1].Retention = time.Minute, time.Minute
+				h.Jumps = []Jump{{0, 0}, {5 * second, time.Minute}}
+			}, permitted: map[string]int{Expired: 2},
+		},
+		"the clock has jumped back": {
+			history: lost(), change: func(h *History) {
+				h.Executions[0].Retention, h.Executions[1].Retention = time.Minute, time.Minute
+				h.Jumps = []Jump{{0, 0}, {5 * second, -30 * second}, {6 * second, 0}}
+			}, violation: Twice,
+		},
+		"claim lost in a failover": {
+			history: lost(), change: func(h *History) { h.Failovers = failover }, permitted: map[string]int{ClaimLost: 2},
+		},
+		"claim lost in a failover, of a durable store": {
+			history: lost(), change: func(h *History) { h.Failovers, h.Durable = failover, true }, violation: Twice,
+		},
+		"claim lost in a failover that was over before": {
+			history: lost(), change: func(h *History) { h.Failovers = []Span{{0, 1 * second}} }, violation: Twice,
+		},
+		"second claim lost in a failover": {
+			history: lost(), change: func(h *History) {
+				h.Executions = append(h.Executions, did(1100*time.Millisecond, "i", 1, "v").with(noEffect))
+				h.Executions[0].Attempt, h.Executions[1].Attempt = 2, 2
+				h.Executions[1].Job, h.Requests[1].Job, h.Requests[2].Job = "i", "i", "i"
+				h.Failovers = failover
+			}, permitted: map[string]int{ClaimLost: 2, Failed: 1},
+		},
+		"executed twice in a failover, and nothing was lost": {
+			history: twice(), change: func(h *History) {
+				h.Executions[1].At, h.Failovers = 20*second, failover
+				h.Requests = h.Requests[:1]
+			}, violation: Twice,
+		},
+
+		"one attempt, sent twice": {
+			history: twice(), change: func(h *History) {
+				for i := range h.Executions {
+					h.Executions[i] = h.Executions[i].with(sameToken).with(racing)
+				}
+			}, violation: Resent, permitted: map[string]int{Racing: 1},
+		},
+		"executed for nobody": {
+			history: once(), change: func(h *History) { h.Executions[0] = h.Executions[0].with(nobody) }, violation: Unclaimed,
+		},
+		"executed before it was asked for": {
+			history: once(), change: func(h *History) { h.Executions[0].At = 0 }, violation: Unclaimed,
+		},
+		"executed, and refused as if not": {
+			history: once(), change: func(h *History) { h.Requests[0] = refused(1*second, 2*second, 503, "store-unavailable", "") }, violation: Unclaimed,
+		},
+
+		"two answers for one job": {
+			history: twice(), change: func(h *History) {
+				h.Executions[0] = h.Executions[0].with(racing)
+				h.Executions[1] = h.Executions[1].with(racing)
+				h.Requests[1].Answer = "w"
+			}, violation: Differ, permitted: map[string]int{Racing: 1},
+		},
+		"one answer with two statuses": {
+			history: once(), change: func(h *History) { h.Requests[1].Status = 201 }, violation: Differ,
+		},
+		"the other answer was not recorded": {
+			history: twice(), change: func(h *History) {
+				h.Decisions = []Decision{decided(1100*time.Millisecond, 1200*time.Millisecond, "j", 1, "cancelled", "")}
+				h.Requests[1] = told(1*second, 1050*time.Millisecond, "j", "w").with(unrecorded)
+			}, permitted: map[string]int{Decided: 1, Unrecorded: 1},
+		},
+		"an answer that nobody has given": {
+			history: once(), change: func(h *History) { h.Requests[1].Answer = "y" }, violation: Foreign,
+		},
+		"an answer that an operator has given": {
+			history: once(), change: func(h *History) {
+				h.Executions = nil
+				h.Decisions = []Decision{decided(0, 1*second, "j", 1, "succeeded", "x")}
+			},
+		},
+		"the answer of another job": {
+			history: once(), change: func(h *History) { h.Requests[1].Job = "i" }, violation: Foreign,
+		},
+		"the answer to something else": {
+			history: once(), change: func(h *History) { h.Requests[1] = h.Requests[1].with(otherwise) }, violation: Foreign,
+		},
+		"refused as something else": {
+			history: once(), change: func(h *History) {
+				h.Requests = append(h.Requests, refused(3*second, 4*second, 409, "key-reused", "j").with(otherwise))
+			},
+		},
+		"refused as something else, and it is not": {
+			history: once(), change: func(h *History) {
+				h.Requests = append(h.Requests, refused(3*second, 4*second, 409, "key-reused", "j"))
+			}, violation: Contradicted,
+		},
+		"one job for two things": {
+			history: twice(), change: func(h *History) {
+				h.Executions[0] = h.Executions[0].with(another).with(noEffect)
+				h.Requests = append(h.Requests, silence(0, 10*second).with(otherwise))
+			}, violation: Foreign, permitted: map[string]int{Failed: 1},
+		},
+
+		"a recorded answer is another one later": {
+			history: lost(), change: func(h *History) {
+				h.Executions[0] = h.Executions[0].with(racing)
+				h.Executions[1] = h.Executions[1].with(racing)
+			}, violation: Contradicted, permitted: map[string]int{Racing: 1},
+		},
+		"a recorded answer is unknown later": {history: unsettled(), violation: Contradicted},
+		"a recorded answer is lost in a failover": {
+			history: unsettled(), change: func(h *History) { h.Failovers, h.Durable = failover, true }, permitted: map[string]int{CommitLost: 1},
+		},
+		"an unrecorded answer is unknown later": {
+			history: unsettled(), change: func(h *History) { h.Requests[0] = h.Requests[0].with(unrecorded) },
+		},
+		"a recorded answer is lost in a failover, and somebody decides otherwise": {
+			history: unsettled(), change: func(h *History) {
+				h.Failovers, h.Durable = failover, true
+				h.Decisions = []Decision{decided(24*second, 25*second, "j", 1, "cancelled", "")}
+				h.Executions = append(h.Executions, did(27*second, "j", 2, "y"))
+				h.Requests = append(h.Requests, told(26*second, 28*second, "j", "y").with(last))
+			}, permitted: map[string]int{CommitLost: 2, Decided: 1},
+		},
+		"a recorded answer is lost in a failover, and the race goes on": {
+			history: unsettled(), change: func(h *History) {
+				h.Failovers, h.Durable = failover, true
+				h.Executions = append(h.Executions, did(27*second, "j", 2, "y").with(racing))
+				h.Executions[0] = h.Executions[0].with(racing)
+				h.Requests = append(h.Requests, told(26*second, 28*second, "j", "y").with(last))
+			}, permitted: map[string]int{CommitLost: 2, Racing: 1},
+		},
+		"a recorded answer is not lost, and the race goes on": {
+			history: unsettled(), change: func(h *History) {
+				h.Executions = append(h.Executions, did(27*second, "j", 2, "y").with(racing))
+				h.Executions[0] = h.Executions[0].with(racing)
+				h.Requests = append(h.Requests, told(26*second, 28*second, "j", "y").with(last))
+			}, violation: Differ,
+		},
+		"somebody decides otherwise on what was recorded": {
+			history: once(), change: func(h *History) {
+				h.Decisions = []Decision{decided(24*second, 25*second, "j", 1, "cancelled", "")}
+				h.Executions = append(h.Executions, did(27*second, "j", 2, "y"))
+				h.Requests = append(h.Requests, told(26*second, 28*second, "j", "y").with(last))
+			}, violation: Differ, permitted: map[string]int{Decided: 1},
+		},
+		"a recorded answer, and the store is down": {
+			history: once(), change: func(h *History) { h.Requests[1] = refused(3*second, 4*second, 503, "store-unavailable", "") },
+		},
+		"a recorded answer, and an attempt runs": {
+			history: once(), change: func(h *History) { h.Requests[1] = refused(3*second, 4*second, 409, "in-flight", "j") }, violation: Contradicted,
+		},
+		"an attempt runs, and its answer has not been heard yet": {
+			history: once(), change: func(h *History) { h.Requests[1] = refused(1500*time.Millisecond, 3*second, 409, "in-flight", "j") },
+		},
+		"a body did not fit": {
+			history: once(), change: func(h *History) {
+				h.Requests[2] = refused(5*second, 6*second, 410, "result-not-kept", "j").with(last)
+				h.Full = []Span{{1 * second, 2 * second}}
+			}, permitted: map[string]int{NotKept: 1},
+		},
+		"a body is gone that did fit": {
+			history: once(), change: func(h *History) { h.Requests[2] = refused(5*second, 6*second, 410, "result-not-kept", "j").with(last) }, violation: Contradicted,
+		},
+
+		"a key is stuck": {
+			history: once(), change: func(h *History) {
+				h.Requests = []Request{silence(1*second, 2*second), refused(5*second, 6*second, 409, "in-flight", "j").with(last)}
+			}, violation: Stuck,
+		},
+		"a key is blocked, and its job is not unknown": {
+			history: unsettled(), change: func(h *History) { h.Unknown, h.Requests[0] = nil, silence(1*second, 2*second) }, violation: Stuck,
+		},
+		"a key is blocked, and its job is unknown": {
+			history: unsettled(), change: func(h *History) { h.Requests[0] = silence(1*second, 2*second) },
+		},
+		"a key has no answer in the end": {
+			history: once(), change: func(h *History) { h.Requests[2] = silence(5*second, 6*second).with(last) }, violation: Stuck,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := c.history
+			if c.change != nil {
+				c.change(&h)
+			}
+			r := Check(&h)
+			var kinds []string
+			for _, v := range r.Violations {
+				kinds = append(kinds, v.Kind)
+			}
+			switch {
+			case c.violation == "" && len(kinds) > 0:
+				t.Errorf("violations where there are none: %v", r.Violations)
+			case c.violation != "" && !slices.Contains(kinds, c.violation):
+				t.Errorf("not noticed: %s; noticed: %v", c.violation, r.Violations)
+			}
+			maps.DeleteFunc(r.Permitted, func(_ string, n int) bool { return n == 0 })
+			if c.violation == "" && !maps.Equal(r.Permitted, c.permitted) {
+				t.Errorf("permitted %v, want %v", r.Permitted, c.permitted)
+			}
+			for reason, n := range c.permitted {
+				if r.Permitted[reason] < n {
+					t.Errorf("permitted %v, want %v", r.Permitted, c.permitted)
+				}
+			}
+			if line := h.Timeline("k"); (len(h.Requests) > 0) != strings.Contains(line, "request for") {
+				t.Errorf("the timeline is %q", line)
+			}
+		})
+	}
+}
+
+// Keys have nothing to do with each other.
+func TestKeysAreApart(t *testing.T) {
+	t.Parallel()
+	h := once()
+	for i, key := range []string{"l", "m"} {
+		for _, r := range once().Requests {
+			r.Key, r.Job, r.Answer = key, key, key
+			h.Requests = append(h.Requests, r)
+		}
+		e := did(1500*time.Millisecond, key, 1, key)
+		e.Key = key
+		h.Executions = append(h.Executions, e)
+		if i == 1 {
+			e.Attempt, e.Answer, e.Token = 2, "again", "again"
+			h.Executions = append(h.Executions, e)
+		}
+	}
+	r := Check(&h)
+	if len(r.Violations) != 1 || r.Violations[0].Key != "m" || r.Violations[0].Kind != Twice {
+		t.Errorf("want one violation, of m, got %v", r.Violations)
+	}
+	if r.Keys != 3 || r.Requests != 9 || r.Answered != 9 || r.Executions != 4 {
+		t.Errorf("counted %+v", r)
+	}
+}
