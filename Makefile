@@ -34,6 +34,19 @@ test: needed ## run all tests, with the race detector where there is a C compile
 	fi; \
 	set -x; go vet ./... && go test $$race -timeout 30m ./...
 
+# How long each set-up is under fire, and which; what faults are drawn from (0: another
+# seed each time), how often a primary is killed, and how many clients there are.
+FOR ?= 10m
+SETUPS ?= standalone sentinel cluster bolt
+SEED ?= 0
+KILLS ?= 30
+CLIENTS ?= 64
+
+chaos: export GOFLAGS := $(GOFLAGS) $(FLAGS)
+
+chaos: needed ## storms of faults on every kind of store, one after the other: FOR=10m SETUPS="standalone sentinel cluster bolt" SEED=0 KILLS=30
+	go test ./e2e -run '^TestChaos' -count 1 -parallel 1 -timeout 0 -v -args -chaos.for $(FOR) -chaos.setups "$(SETUPS)" -chaos.seed $(SEED) -chaos.kills $(KILLS) -chaos.clients $(CLIENTS)
+
 # The servers are installed without being started: the tests run servers of their
 # own. The name of php-fpm has PHP's version in it on many systems.
 needed:

@@ -57,6 +57,17 @@ func (s *storm) count(kind string) {
 	s.faults[kind]++
 }
 
+// await is eventually for the many processes of a storm: what takes seconds on an idle
+// machine can take a minute on a busy one.
+func (s *storm) await(what string, holds func() bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(5 * patience); !holds(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("not within %s: %s", 5*patience, what)
+		}
+	}
+}
+
 // span writes down that the store has been through something since then.
 func (s *storm) span(of *[]history.Span, from time.Duration) {
 	s.mu.Lock()

@@ -17,9 +17,7 @@ func TestChaosPrimaryIsKilled(t *testing.T) {
 	t.Parallel()
 	for name, durability := range map[string]string{"with durability": waitsForReplica, "without durability": ""} {
 		t.Run(name, func(t *testing.T) {
-			if !*stormInTurn {
-				t.Parallel()
-			}
+			t.Parallel()
 			s := newStorm(t)
 			var w *watched
 			s.start(func(s *storm) stormStore { w = newWatched(s, durability); return w }, 2)
@@ -59,7 +57,7 @@ func (w *watched) killLagging(of string) {
 	front := w.cutters[old]
 	front.Set(cutter.Fault{Do: cutter.BlackHole, Of: of})
 	executed := s.ledger.count()
-	eventually(s.t, "there is something that replicas have missed", func() bool { return s.ledger.count() >= executed+20 })
+	s.await("there is something that replicas have missed", func() bool { return s.ledger.count() >= executed+20 })
 	old.Kill()
 	front.Cut(of) // and it never reaches them
 	front.Set(cutter.Fault{})

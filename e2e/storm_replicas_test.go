@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -28,12 +29,18 @@ func newWatched(s *storm, durability string) *watched {
 	}
 	v.all = w.Servers
 	v.primary = w.present
+	v.watch(func() string {
+		if p := w.Primary(); p != nil {
+			return p.Addr()
+		}
+		return ""
+	})
 	return w
 }
 
 // present waits until there is a primary that sentinels agree on.
 func (w *watched) present() (p *redistest.Server) {
-	eventually(w.s.t, "the sentinels know a primary", func() bool {
+	w.s.await("the sentinels know a primary", func() bool {
 		p = w.Primary()
 		return p != nil && p.IsMaster()
 	})
@@ -44,7 +51,7 @@ func (w *watched) block(name string) string { return w.store(w.URL(), name, w.du
 
 // whole waits until the primary has both its replicas.
 func (w *watched) whole() {
-	eventually(w.s.t, "all replicas follow the primary", func() bool {
+	w.s.await("all replicas follow the primary", func() bool {
 		p := w.Primary()
 		if p == nil || !p.IsMaster() {
 			return false
@@ -60,7 +67,7 @@ func (w *watched) whole() {
 
 // replaced waits until another server than this one is the primary.
 func (w *watched) replaced(old *redistest.Server) (p *redistest.Server) {
-	eventually(w.s.t, "the primary is replaced", func() bool {
+	w.s.await("the primary is replaced", func() bool {
 		p = w.Primary()
 		return p != nil && p != old && p.IsMaster()
 	})
@@ -96,7 +103,7 @@ func (w *watched) faults() map[string]func(*rand.Rand) {
 		next := w.replaced(old)
 		// The other replica follows by now, so that the old primary has nobody left who
 		// would acknowledge anything.
-		eventually(w.s.t, "the other replica follows the new primary", func() bool {
+		w.s.await("the other replica follows the new primary", func() bool {
 			for _, server := range w.all {
 				if server != next && server != old && !server.ReplicaOf(next) {
 					return false
@@ -152,6 +159,16 @@ func newCluster(s *storm) stormStore {
 	// So that a master which is only slow is not taken for dead.
 	c := &sharded{servers: v, Cluster: redistest.StartClusterWith(s.t, 3, v.setup("--cluster-node-timeout", "4000"))}
 	v.all = append(append(v.all, c.Masters...), c.Replicas...)
+	v.watch(func() (masters string) {
+		for n := range 3 {
+			a, b := c.Masters[n].IsMaster(), c.Replicas[n].IsMaster()
+			if a == b {
+				return "" // who it is turns out later
+			}
+			masters += fmt.Sprintf("%d:%v ", n, a)
+		}
+		return masters
+	})
 	rnd := s.draw("shard")
 	v.primary = func() *redistest.Server {
 		master, _ := c.shard(rnd.IntN(3))
@@ -162,7 +179,7 @@ func newCluster(s *storm) stormStore {
 
 // shard returns the master and the replica of a shard, as they are now.
 func (c *sharded) shard(n int) (master, replica *redistest.Server) {
-	eventually(c.s.t, "a shard has a master and a replica", func() bool {
+	c.s.await("a shard has a master and a replica", func() bool {
 		master, replica = c.Masters[n], c.Replicas[n]
 		if !master.IsMaster() {
 			master, replica = replica, master
@@ -181,7 +198,7 @@ func (c *sharded) faults() map[string]func(*rand.Rand) {
 		from, n := c.s.now(), rnd.IntN(3)
 		master, replica := c.shard(n)
 		master.Kill()
-		eventually(c.s.t, "the replica has taken over", replica.IsMaster)
+		c.s.await("the replica has taken over", replica.IsMaster)
 		master.Restart()
 		c.shard(n)
 		c.s.span(&c.s.spans.Failovers, from)
@@ -190,20 +207,20 @@ func (c *sharded) faults() map[string]func(*rand.Rand) {
 		from, n := c.s.now(), rnd.IntN(3)
 		master, replica := c.shard(n)
 		master.Freeze()
-		eventually(c.s.t, "the replica has taken over", replica.IsMaster)
+		c.s.await("the replica has taken over", replica.IsMaster)
 		master.Thaw()
-		eventually(c.s.t, "the old master follows", func() bool { return !master.IsMaster() && master.ReplicaOf(replica) })
+		c.s.await("the old master follows", func() bool { return !master.IsMaster() && master.ReplicaOf(replica) })
 		c.s.span(&c.s.spans.Failovers, from)
 	}
 	faults["master changed in good order"] = func(rnd *rand.Rand) {
 		from := c.s.now()
 		master, replica := c.shard(rnd.IntN(3))
-		eventually(c.s.t, "the replica takes over", func() bool {
+		c.s.await("the replica takes over", func() bool {
 			c.do([]*redistest.Server{replica}, "CLUSTER", "FAILOVER")
 			time.Sleep(100 * time.Millisecond)
 			return replica.IsMaster() && !master.IsMaster()
 		})
-		eventually(c.s.t, "the old master follows", func() bool { return master.ReplicaOf(replica) })
+		c.s.await("the old master follows", func() bool { return master.ReplicaOf(replica) })
 		c.s.span(&c.s.spans.Failovers, from)
 	}
 	faults["replica killed"] = func(rnd *rand.Rand) {
@@ -227,7 +244,7 @@ func (c *sharded) faults() map[string]func(*rand.Rand) {
 		for n := range 3 {
 			master, replica := c.shard(n)
 			moved := master.Offset()
-			eventually(c.s.t, "the replica has what was moved", func() bool { return replica.Offset() >= moved })
+			c.s.await("the replica has what was moved", func() bool { return replica.Offset() >= moved })
 		}
 	}
 	for _, name := range []string{"clock forward", "clock back"} {

@@ -115,12 +115,36 @@ func (v *servers) do(to []*redistest.Server, args ...any) {
 // must sends a command that has to work.
 func (v *servers) must(to *redistest.Server, args ...any) {
 	v.s.t.Helper()
-	eventually(v.s.t, fmt.Sprintf("the server takes %v", args), func() bool {
+	v.s.await(fmt.Sprintf("the server takes %v", args), func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		_, err := to.Do(ctx, args...)
 		return err == nil
 	})
+}
+
+// watch writes down when others take writes than before, as far as one can tell.
+func (v *servers) watch(primaries func() string) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		before, since := "", time.Duration(0) // and since when that is known
+		for {
+			at := v.s.now()
+			if now := primaries(); now != "" {
+				if before != "" && now != before {
+					v.s.changed(since, at)
+				}
+				before, since = now, at
+			}
+			select {
+			case <-done:
+				return
+			case <-time.After(200 * time.Millisecond):
+			}
+		}
+	}()
+	v.s.t.Cleanup(func() { close(done); <-ended })
 }
 
 // step moves the servers' clock.

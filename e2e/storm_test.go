@@ -24,7 +24,6 @@ var (
 	stormSeed   = flag.Uint64("chaos.seed", 0, "what storms are drawn from; 0: another one each time")
 	stormSetups = flag.String("chaos.setups", "standalone sentinel cluster bolt", "the stores on which TestChaos has storms")
 	stormKills  = flag.Int("chaos.kills", 2, "how often TestChaosPrimaryIsKilled kills the primary")
-	stormInTurn = flag.Bool("chaos.inturn", false, "one storm after the other")
 	stormCrowd  = flag.Int("chaos.clients", 4, "how many clients there are at a time")
 )
 
@@ -42,9 +41,10 @@ type storm struct {
 	upstream []*cutter.Cutter // before the providers
 	store    stormStore
 
-	mu     sync.Mutex
-	faults map[string]int
-	spans  history.History // only what the store has been through
+	mu      sync.Mutex
+	faults  map[string]int
+	spans   history.History // only what the store has been through
+	changes []history.Span  // when the store has changed its primary, by itself or not
 }
 
 // outpost is a gateway with what stands before it.
@@ -78,9 +78,7 @@ func TestChaos(t *testing.T) {
 			t.Fatalf("there is no set-up %q", setup)
 		}
 		t.Run(setup, func(t *testing.T) {
-			if !*stormInTurn {
-				t.Parallel()
-			}
+			t.Parallel()
 			s := newStorm(t)
 			gateways := 2
 			if setup == "bolt" {
@@ -208,6 +206,7 @@ func (s *storm) judge() *history.Report {
 	for _, j := range s.operator.unknown(s.t.Context(), s.draw("end")) {
 		h.Unknown[j.ID] = true
 	}
+	h.Failovers = append(h.Failovers, s.unplanned()...)
 	r := history.Check(&h)
 	s.t.Logf("seed %d, %s: %d requests for %d keys, %d answers, %d executions, %d decisions, %d unknown at the end",
 		s.seed, s.now().Round(time.Second), r.Requests, r.Keys, r.Answered, r.Executions, len(h.Decisions), len(h.Unknown))
@@ -224,6 +223,27 @@ func (s *storm) judge() *history.Report {
 		s.t.Errorf("%s\n%s", v, h.Timeline(v.Key))
 	}
 	return r
+}
+
+// changed writes down that the store has changed its primary between these instants.
+func (s *storm) changed(from, to time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changes = append(s.changes, history.Span{From: from, To: to})
+}
+
+// unplanned returns the failovers that were no fault of the storm's: on a machine that
+// is too busy for its servers, they take each other for dead.
+func (s *storm) unplanned() (all []history.Span) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.changes {
+		if !slices.ContainsFunc(s.spans.Failovers, func(f history.Span) bool { return f.To >= c.From && f.From <= c.To }) {
+			s.t.Logf("a primary that was alive was replaced between %s and %s", c.From, c.To)
+			all = append(all, history.Span{From: c.From - 10*time.Second, To: c.To + 5*time.Second, Unplanned: true})
+		}
+	}
+	return all
 }
 
 // counts prints how often there was what.

@@ -80,11 +80,10 @@ func (c *checker) takenBack(a, b *Request, byText map[string]*Execution) string 
 			return Expired
 		}
 	}
-	knew := e != nil && f != nil && follows(f, e)
-	if !knew && !c.h.Durable && c.failedOver(from, b.Ended) {
-		return ClaimLost
+	if e != nil && f != nil && follows(f, e) {
+		return ""
 	}
-	return ""
+	return c.claimLost(from, b.Ended)
 }
 
 // forgotten checks that nobody is refused who repeats what was answered before.

@@ -42,6 +42,9 @@ const (
 	// ClaimLost: a failover lost the claim, on a store without the durability that
 	// would have kept it.
 	ClaimLost = "claim lost in a failover"
+	// SplitBrain: a store with durability has replaced a primary that was alive, which
+	// is a fault of its own, and has lost a claim thereby.
+	SplitBrain = "claim lost to two primaries"
 	// CommitLost: a failover lost an answer, and the job is unknown, or was until
 	// somebody decided.
 	CommitLost = "commit lost in a failover"
@@ -220,9 +223,25 @@ func (c *checker) excuse(e *Execution, all []*Execution) string {
 			return Decided
 		case c.expired(e, other.At):
 			return Expired
-		case !c.h.Durable && other.At > e.At && !follows(other, e) && c.failedOver(e.At, other.At):
-			return ClaimLost
+		case other.At > e.At && !follows(other, e):
+			if why := c.claimLost(e.At, other.At); why != "" {
+				return why
+			}
 		}
+	}
+	return ""
+}
+
+// claimLost returns how a claim can have been lost that was there at the first instant,
+// up to the second one.
+func (c *checker) claimLost(there, gone time.Duration) string {
+	switch {
+	case !c.failedOver(there, gone):
+		return ""
+	case !c.h.Durable:
+		return ClaimLost
+	case slices.ContainsFunc(c.h.Failovers, func(s Span) bool { return s.Unplanned && s.To >= there && s.From <= gone }):
+		return SplitBrain
 	}
 	return ""
 }

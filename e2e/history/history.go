@@ -25,7 +25,12 @@ type History struct {
 }
 
 // Span is a time between two instants.
-type Span struct{ From, To time.Duration }
+type Span struct {
+	From, To time.Duration
+	// Unplanned: a failover from a primary that was alive, and went on acknowledging to
+	// a replica which had not been told yet. No number of copies protects from that.
+	Unplanned bool
+}
 
 // Jump says how far the store's clock is ahead of the real one from then on.
 type Jump struct{ At, Ahead time.Duration }
