@@ -34,6 +34,7 @@ const maxAdminBody = 16 << 20
 //	GET  /idempotency/providers          providers, and whether they are proven
 //	POST /idempotency/prove              run the cases of contracts
 //	GET  /idempotency/doctor             what the stores run on, and what that can cost
+//	GET  /idempotency/verdicts           requests by what became of them, on this gateway
 //	GET  /idempotency/ready              whether requests should be led here; needs no token
 //
 // Caddy makes one for each of its admin endpoints, before there is any app, and
@@ -63,6 +64,7 @@ type adminCall struct {
 	app    *App
 	alive  func() // is to be called before anything that takes long
 	job    string // the id in the path, where it has one
+	actor  string // who decides, where that is known; whom the call names does not matter then
 	stores []adminStore
 }
 
@@ -73,9 +75,9 @@ type adminOperation struct {
 	job    string
 }
 
-// adminOperationAt returns what the path stands for, nil for nothing.
+// adminOperationAt returns what the path in the API stands for, nil for nothing.
 func adminOperationAt(path string) *adminOperation {
-	parts := strings.Split(strings.TrimPrefix(path, adminPrefix), "/")
+	parts := strings.Split(path, "/")
 	switch {
 	case len(parts) == 1 && parts[0] == "jobs":
 		return &adminOperation{http.MethodGet, (*adminCall).list, ""}
@@ -87,6 +89,8 @@ func adminOperationAt(path string) *adminOperation {
 		return &adminOperation{http.MethodGet, (*adminCall).providers, ""}
 	case len(parts) == 1 && parts[0] == "doctor":
 		return &adminOperation{http.MethodGet, (*adminCall).doctor, ""}
+	case len(parts) == 1 && parts[0] == "verdicts":
+		return &adminOperation{http.MethodGet, (*adminCall).verdicts, ""}
 	case len(parts) == 1 && parts[0] == "prove":
 		return &adminOperation{http.MethodPost, (*adminCall).prove, ""}
 	case len(parts) == 2 && parts[0] == "jobs":
@@ -103,12 +107,18 @@ func adminOperationAt(path string) *adminOperation {
 // codes, and the job that they are about.
 func serveAdmin(w http.ResponseWriter, r *http.Request) error {
 	r.Body = http.MaxBytesReader(w, r.Body, maxAdminBody)
-	status := http.StatusOK
 	answer, err := answerAdmin(r, func() {
 		// Caddy's endpoint takes a call that lasts longer than its read timeout for
 		// one whose caller has left.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	})
+	writeAnswer(w, r, answer, err)
+	return nil
+}
+
+// writeAnswer writes what a call has come to.
+func writeAnswer(w http.ResponseWriter, r *http.Request, answer any, err error) {
+	status := http.StatusOK
 	if err != nil {
 		p := adminErrorOf(err)
 		p.setHeader(w.Header())
@@ -125,7 +135,6 @@ func serveAdmin(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(answer) // to a caller who may have left
-	return nil
 }
 
 func answerAdmin(r *http.Request, alive func()) (any, error) {
@@ -145,19 +154,25 @@ func answerAdmin(r *http.Request, alive func()) (any, error) {
 	if err := app.authorize(r); err != nil {
 		return nil, err
 	}
-	op := adminOperationAt(r.URL.Path)
+	call := &adminCall{r: r, app: app, alive: alive}
+	return call.answer(strings.TrimPrefix(r.URL.Path, adminPrefix))
+}
+
+// answer does what the path in the API stands for.
+func (c *adminCall) answer(path string) (any, error) {
+	op := adminOperationAt(path)
 	switch {
 	case op == nil:
-		return nil, newAdminError(http.StatusNotFound, codeNotFound, "there is nothing at %s; the API has jobs, find, stats, providers, prove, doctor and ready under %s", r.URL.Path, adminPrefix)
-	case r.Method != op.method && (r.Method != http.MethodHead || op.method != http.MethodGet):
-		return nil, notAllowed(r, op.method)
+		return nil, newAdminError(http.StatusNotFound, codeNotFound, "there is nothing at %s; the API has jobs, find, stats, providers, prove, doctor, verdicts and, on the admin endpoint, ready", c.r.URL.Path)
+	case c.r.Method != op.method && (c.r.Method != http.MethodHead || op.method != http.MethodGet):
+		return nil, notAllowed(c.r, op.method)
 	case op.method == http.MethodPost:
 		// A browser sends this type to another site only after asking that site.
-		if mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || mediaType != "application/json" {
+		if mediaType, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err != nil || mediaType != "application/json" {
 			return nil, newAdminError(http.StatusUnsupportedMediaType, codeMediaType, "send the body as application/json, in a Content-Type header")
 		}
 	}
-	stores, err := app.storesFor(r.URL.Query().Get("store"))
+	stores, err := c.app.storesFor(c.r.URL.Query().Get("store"))
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +181,8 @@ func answerAdmin(r *http.Request, alive func()) (any, error) {
 			s.release()
 		}
 	}()
-	return op.run(&adminCall{r: r, app: app, alive: alive, job: op.job, stores: stores})
+	c.job, c.stores = op.job, stores
+	return op.run(c)
 }
 
 func notAllowed(r *http.Request, method string) error {

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -52,6 +53,7 @@ func (c *adminCall) resolve() (any, error) {
 	if err := c.body(&req); err != nil {
 		return nil, err
 	}
+	req.Actor = cmp.Or(c.actor, req.Actor)
 	d := proxy.Decision{Job: c.job, Attempt: req.Attempt, Actor: req.Actor, Evidence: req.Evidence, Kept: req.Kept}
 	i := slices.IndexFunc(resolutions, func(s keystore.AttemptState) bool { return s.String() == req.As })
 	switch {
@@ -123,6 +125,7 @@ func (c *adminCall) forget() (any, error) {
 	if err := c.body(&req); err != nil {
 		return nil, err
 	}
+	req.Actor = cmp.Or(c.actor, req.Actor)
 	if len(req.Actor) > maxActor {
 		return nil, badCall(fmt.Errorf("actor has %d bytes; at most %d are taken", len(req.Actor), maxActor))
 	}

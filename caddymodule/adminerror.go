@@ -17,6 +17,7 @@ const (
 	codeAmbiguous      = "several-stores"     // 400: several stores have such a job
 	codeUnauthorized   = "unauthorized"       // 401: the token is missing or wrong
 	codeCrossOrigin    = "cross-origin"       // 403: sent by a page of another site
+	codeNobody         = "unknown-user"       // 403: the console does not know whom it would serve
 	codeNoJob          = "no-such-job"        // 404
 	codeNotFound       = "not-found"          // 404: no such path
 	codeMethod         = "method-not-allowed" // 405

@@ -24,7 +24,7 @@ func TestAdminPage(t *testing.T) {
 	for _, row := range tableOf(t, page.Section(t, "## Calls"), "call") {
 		said = append(said, names(row[0])...)
 		method, path, _ := strings.Cut(strings.Trim(row[0], "`"), " ")
-		if op := adminOperationAt(path); path != adminPrefix+"ready" && (op == nil || op.method != method) {
+		if op := adminOperationAt(strings.TrimPrefix(path, adminPrefix)); path != adminPrefix+"ready" && (op == nil || op.method != method) {
 			t.Errorf("there is no call %s", row[0])
 		}
 		for what, body := range map[string]any{"find": findRequest{}, "resolve": resolveRequest{}, "forget": forgetRequest{}, "prove": proveRequest{}} {

@@ -19,10 +19,22 @@ import (
 func runningApp() (*App, error) {
 	ctx := caddy.ActiveContext()
 	app, err := ctx.AppIfConfigured(appName)
-	if err != nil || len(app.(*App).openers) == 0 {
-		return nil, newAdminError(http.StatusServiceUnavailable, codeNotRunning, "the running configuration has no idempotency handler")
+	if err != nil {
+		return nil, errNotRunning()
 	}
-	return app.(*App), nil
+	return app.(*App), app.(*App).hasHandlers()
+}
+
+func errNotRunning() error {
+	return newAdminError(http.StatusServiceUnavailable, codeNotRunning, "the running configuration has no idempotency handler")
+}
+
+// hasHandlers is an error if the app has no handler, and so no store.
+func (a *App) hasHandlers() error {
+	if len(a.openers) == 0 {
+		return errNotRunning()
+	}
+	return nil
 }
 
 // adminStore is a store of the running configuration, held for one call.

@@ -77,6 +77,8 @@ type evidenceView struct {
 
 	Status int   `json:"status,omitempty"` // of a complete answer
 	Size   int64 `json:"size,omitempty"`   // of the answer's body, in bytes
+
+	Summary string `json:"summary"` // the counts in words
 }
 
 // violationView is how an answer breaks its route's contract.
@@ -142,6 +144,7 @@ func viewOfAttempt(a *keystore.Attempt) attemptView {
 			Status: e.Status, Size: e.Size,
 		},
 	}
+	v.Evidence.Summary = v.Evidence.words()
 	if !a.Ended.IsZero() {
 		v.Took = readable(a.Ended.Sub(a.Started))
 	}

@@ -47,6 +47,9 @@ type App struct {
 	handlers        map[place][]*Handler       // by where they keep their jobs
 	statuses        map[place][]*StatusHandler // by where the jobs are that they show
 	stopReconcilers context.CancelFunc
+
+	hasConsole   bool
+	stopSampling context.CancelFunc
 }
 
 // CaddyModule returns the Caddy module information.
@@ -108,6 +111,9 @@ func (a *App) Start() error {
 	if err := a.startReconcilers(); err != nil {
 		return errors.Join(err, a.Cleanup())
 	}
+	if a.hasConsole {
+		a.stopSampling = samples.begin(metrics)
+	}
 	return nil
 }
 
@@ -117,10 +123,13 @@ func (a *App) Start() error {
 // may come later.
 func (a *App) Stop() error { return nil }
 
-// Cleanup ends the reconcilers and gives up the stores.
+// Cleanup ends what runs in the background and gives up the stores.
 func (a *App) Cleanup() error {
 	if a.stopReconcilers != nil {
 		a.stopReconcilers()
+	}
+	if a.stopSampling != nil {
+		a.stopSampling()
 	}
 	for _, s := range a.stores {
 		s.release()

@@ -13,6 +13,7 @@ func init() {
 	caddy.RegisterModule(new(App))
 	caddy.RegisterModule(new(Handler))
 	caddy.RegisterModule(new(StatusHandler))
+	caddy.RegisterModule(new(Console))
 	caddy.RegisterModule(new(RedisStore))
 	caddy.RegisterModule(new(BoltStore))
 
@@ -24,6 +25,9 @@ func init() {
 
 	httpcaddyfile.RegisterHandlerDirective(statusDirective, parseStatusCaddyfile)
 	httpcaddyfile.RegisterDirectiveOrder(statusDirective, httpcaddyfile.Before, "respond")
+
+	httpcaddyfile.RegisterHandlerDirective(consoleDirective, parseConsoleCaddyfile)
+	httpcaddyfile.RegisterDirectiveOrder(consoleDirective, httpcaddyfile.Before, "respond")
 
 	// Once for the whole process: at this point all apps have stopped, in
 	// whatever order, so that no server takes requests any more.

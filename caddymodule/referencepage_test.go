@@ -126,7 +126,8 @@ func TestReferencePage(t *testing.T) {
 		{"### store redis", optionsIn(t, "store redis redis://h {", "}"), fieldsOf(RedisStore{}, RedisSentinel{})},
 		{"#### tls", optionsIn(t, "store redis redis://h {\ntls {", "}\n}"), fieldsOf(RedisTLS{})},
 		{"#### durability", optionsIn(t, "store redis redis://h {\ndurability {", "}\n}"), fieldsOf(RedisDurability{})},
-		{"## Directive idempotency_status", statusOptions(t), fieldsOf(StatusHandler{})},
+		{"## Directive idempotency_status", optionsOf(t, statusDirective), fieldsOf(StatusHandler{})},
+		{"## Directive idempotency_console", optionsOf(t, consoleDirective), fieldsOf(Console{})},
 		{"## Global options", []string{"admin_token"}, fieldsOf(App{})},
 	} {
 		var saidOptions, saidFields []string
@@ -143,9 +144,9 @@ func TestReferencePage(t *testing.T) {
 	checkGrammar(t, page)
 }
 
-func statusOptions(t *testing.T) []string {
+func optionsOf(t *testing.T, directive string) []string {
 	t.Helper()
-	_, err := adapt(":80 {\nidempotency_status {\nno_such_option\n}\n}\n")
+	_, err := adapt(":80 {\n" + directive + " {\nno_such_option\n}\n}\n")
 	if err == nil || optionsAre.FindStringSubmatch(err.Error()) == nil {
 		t.Fatalf("no options in: %v", err)
 	}
