@@ -23,7 +23,8 @@ type asked struct {
 	answer answer
 }
 
-// load sends requests with ever new keys until its context ends.
+// load sends requests with ever new keys until its context ends: 50 per second and
+// worker at most, so that it is not the machine that is measured.
 type load struct {
 	mu  sync.Mutex
 	all []asked
@@ -34,7 +35,10 @@ func startLoad(ctx context.Context, workers int, c *client) *load {
 	l := new(load)
 	for worker := range workers {
 		l.wg.Go(func() {
+			pace := time.NewTicker(20 * time.Millisecond)
+			defer pace.Stop()
 			for i := 0; ctx.Err() == nil; i++ {
+				<-pace.C
 				r := asked{key: fmt.Sprintf("load-%d-%d", worker, i), began: time.Now()}
 				r.answer = c.do(post(r.key))
 				l.mu.Lock()

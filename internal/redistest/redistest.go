@@ -5,6 +5,7 @@ package redistest
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"fmt"
 	"net"
 	"os"
@@ -72,6 +73,10 @@ func StartWith(t testing.TB, with Setup) *Server {
 	return start(t, server, with, func(*Server) []string { return with.Args })
 }
 
+// program is what servers are run with: redis-server, or what REDIS_SERVER names, such as
+// a valkey-server.
+func program() string { return cmp.Or(os.Getenv("REDIS_SERVER"), "redis-server") }
+
 // The kinds of servers.
 const (
 	server   = "redis-server"
@@ -82,8 +87,8 @@ const (
 // it has got.
 func start(t testing.TB, kind string, with Setup, args func(*Server) []string) *Server {
 	t.Helper()
-	if _, err := exec.LookPath(server); err != nil {
-		t.Fatal("redistest: there is no redis-server on this machine: install the package redis-server (Debian, Ubuntu) or redis (others)")
+	if _, err := exec.LookPath(program()); err != nil {
+		t.Fatalf("redistest: there is no %s on this machine: install the package redis-server (Debian, Ubuntu) or redis (others)", program())
 	}
 	// Its own directory rather than t.TempDir: the path of a unix socket has to
 	// be short, and test names are not.
@@ -124,7 +129,7 @@ func (s *Server) start(more ...string) error {
 			"--save", "", "--appendonly", "no", "--daemonize", "no",
 		}, slices.Concat(s.args, more)...)
 	}
-	s.cmd = exec.Command(server, args...)
+	s.cmd = exec.Command(program(), args...)
 	if s.with.Clock != nil {
 		s.cmd.Env = s.with.Clock.environment()
 	}
