@@ -6,7 +6,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/caddy-idempotency/caddy-idempotency/internal/testport"
@@ -112,12 +114,16 @@ func followExample(t *testing.T, example, text string) error {
 // to its end.
 func endExample(p *page) {
 	defer p.g.checkLog()
+	if text, err := os.ReadFile(filepath.Join(p.g.dir, "worker.pid")); err == nil {
+		if pid, err := strconv.Atoi(string(text)); err == nil {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
 	pid := started.FindStringSubmatch(p.g.log())
 	if len(pid) == 0 || hasEnded(pid[1]) {
 		return
 	}
-	cmd := exec.Command("caddy", "stop")
-	cmd.Path = gatewayBinary(p.t)
+	cmd := exec.Command(gatewayBinary(p.t), "stop")
 	_ = runCommand(p.t, cmd, p.env)
 	eventually(p.t, "the example's gateway has ended", func() bool { return hasEnded(pid[1]) })
 }

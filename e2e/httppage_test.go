@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -62,7 +63,7 @@ func (a *till) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.during()
 	}
 	w.WriteHeader(http.StatusCreated)
-	fmt.Fprintf(w, `{"payment":"%s-%d"}`, key, n)
+	_ = json.NewEncoder(w).Encode(map[string]string{"payment": fmt.Sprintf("%s-%d", key, n)})
 }
 
 func (a *till) want(t *testing.T, key string, requests int) {
