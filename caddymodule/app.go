@@ -47,6 +47,7 @@ type App struct {
 	handlers        map[place][]*Handler       // by where they keep their jobs
 	statuses        map[place][]*StatusHandler // by where the jobs are that they show
 	stopReconcilers context.CancelFunc
+	stopProofs      context.CancelFunc
 
 	hasConsole   bool
 	stopSampling context.CancelFunc
@@ -111,6 +112,9 @@ func (a *App) Start() error {
 	if err := a.startReconcilers(); err != nil {
 		return errors.Join(err, a.Cleanup())
 	}
+	ctx, stop := context.WithCancel(context.Background())
+	a.stopProofs = stop
+	go metrics.proofs.watch(ctx, a.neededProofs())
 	if a.hasConsole {
 		a.stopSampling = samples.begin(metrics)
 	}
@@ -130,6 +134,9 @@ func (a *App) Cleanup() error {
 	}
 	if a.stopSampling != nil {
 		a.stopSampling()
+	}
+	if a.stopProofs != nil {
+		a.stopProofs()
 	}
 	for _, s := range a.stores {
 		s.release()

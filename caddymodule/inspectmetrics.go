@@ -62,7 +62,7 @@ func (o *openInspections) Collect(to chan<- prometheus.Metric) {
 		known, _ := i.known()
 		at := 0.0
 		if !known.At.IsZero() {
-			at = float64(known.At.UnixMilli()) / 1000
+			at = seconds(known.At)
 		}
 		if before, ok := oldest[i.kind]; !ok || at < before {
 			oldest[i.kind] = at

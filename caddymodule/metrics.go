@@ -15,11 +15,14 @@ import (
 // client could choose.
 type observer struct {
 	requests  *prometheus.CounterVec
+	waits     prometheus.Histogram
 	attempts  *prometheus.CounterVec
 	durations *prometheus.HistogramVec
 	incidents *prometheus.CounterVec
 	events    *prometheus.CounterVec
 	dropped   prometheus.Counter // events that nobody could be told of
+	stores    *storeMetrics
+	proofs    *proofMetrics
 
 	mu        sync.Mutex
 	providers map[string]*providerCounts // by name
@@ -35,14 +38,27 @@ type providerCounts struct {
 // the same collectors in each of them keep their values over reloads.
 var metrics = newObserver()
 
+// The names of all metrics begin with these.
+const (
+	metricsNamespace = "caddy"
+	metricsSubsystem = "idempotency"
+)
+
 func newObserver() *observer {
-	const namespace, subsystem = "caddy", "idempotency"
-	return &observer{
+	const namespace, subsystem = metricsNamespace, metricsSubsystem
+	o := &observer{
 		providers: make(map[string]*providerCounts),
+		stores:    newStoreMetrics(),
+		proofs:    newProofMetrics(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "requests_total",
 			Help: "Requests by what became of them.",
 		}, []string{"verdict"}),
+		waits: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "wait_duration_seconds",
+			Help:    "How long requests have waited for the answer to the first request with their key.",
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
+		}),
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "attempts_total",
 			Help: "Attempts that have ended, by what their end proves.",
@@ -65,11 +81,30 @@ func newObserver() *observer {
 			Help: "Events that were not told: too many waited, or no configuration was running.",
 		}),
 	}
+	// Counts begin at nothing, and not with the first time, which increase() would
+	// not see.
+	for _, verdict := range proxy.Verdicts() {
+		o.requests.WithLabelValues(verdict)
+	}
+	for _, i := range proxy.Incidents() {
+		o.incidents.WithLabelValues(string(i))
+	}
+	for _, name := range proxy.EventNames() {
+		o.events.WithLabelValues(string(name))
+	}
+	return o
+}
+
+// collectors are all that there is to be scraped.
+func (o *observer) collectors() []prometheus.Collector {
+	return []prometheus.Collector{
+		o.requests, o.waits, o.attempts, o.durations, o.incidents, o.events, o.dropped, o.stores, o.proofs, inspections,
+	}
 }
 
 // register adds the collectors to a configuration's registry.
 func (o *observer) register(registry prometheus.Registerer) error {
-	for _, c := range []prometheus.Collector{o.requests, o.attempts, o.durations, o.incidents, o.events, o.dropped, inspections} {
+	for _, c := range o.collectors() {
 		err := registry.Register(c)
 		if _, registered := errors.AsType[prometheus.AlreadyRegisteredError](err); err != nil && !registered {
 			return fmt.Errorf("register metrics: %w", err)
@@ -80,6 +115,9 @@ func (o *observer) register(registry prometheus.Registerer) error {
 
 // Request implements proxy.Observer.
 func (o *observer) Request(verdict string) { o.requests.WithLabelValues(verdict).Inc() }
+
+// Waited implements proxy.Observer.
+func (o *observer) Waited(took time.Duration) { o.waits.Observe(took.Seconds()) }
 
 // Attempt implements proxy.Observer.
 func (o *observer) Attempt(provider, outcome string, took time.Duration) {

@@ -79,13 +79,14 @@ func acquire(o StoreOpener) (*sharedStore, error) {
 			return nil, err
 		}
 		s := &sharedStore{key: key, store: store}
-		s.gateway = proxy.NewGateway(store, proxy.GatewayOptions{
+		s.gateway = proxy.NewGateway(measured(store, s.kind(), slog.New(currentLog{})), proxy.GatewayOptions{
 			Logger:   slog.New(currentLog{}),
 			Observer: metrics,
 			Retain:   s.retain,
 		})
 		s.proofs = proofsOf(s.gateway)
 		s.inspection = inspected(key, store)
+		metrics.stores.begin(s)
 		return s, nil
 	})
 	if err != nil {
@@ -110,10 +111,11 @@ func (s *sharedStore) release() {
 // Destruct implements caddy.Destructor.
 func (s *sharedStore) Destruct() error {
 	defer held.leave(s.key)
+	metrics.stores.end(s)
 	s.inspection.end()
 	s.gateway.Close()
 	if err := s.store.Close(); err != nil {
-		return fmt.Errorf("close %s store: %w", caddy.ModuleID(s.key.module).Name(), err)
+		return fmt.Errorf("close %s store: %w", s.kind(), err)
 	}
 	return nil
 }

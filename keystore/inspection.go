@@ -19,6 +19,9 @@ type Inspection struct {
 	// About describes what the store runs on, in a line for each part of it.
 	About    []string
 	Findings []Finding
+	// Bytes is how much the store's file, or the memory of its servers, takes; zero
+	// where that is not told.
+	Bytes int64
 }
 
 // Worst returns the severity of the worst finding, -1 without any.

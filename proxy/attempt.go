@@ -22,6 +22,7 @@ type attempt struct {
 
 	name     keystore.Name
 	token    keystore.Token
+	number   int
 	provider string
 	sent     time.Time // when its claim was first sent
 	began    time.Time
@@ -81,6 +82,9 @@ type reply struct {
 	superseded bool
 	// outcome is what the attempt's end proves.
 	outcome keystore.Outcome
+	// attempt is the one that tells, and stored how long its end took to record.
+	attempt *attempt
+	stored  time.Duration
 	// next is the attempt that was claimed in the write that recorded this one's
 	// failure. Whoever is told has to start it.
 	next *claimed
@@ -137,7 +141,7 @@ func (rt *Route) dispatch(d dispatch) *attempt {
 	own := d.job.Attempt(d.token)
 	a := &attempt{
 		g: g, route: rt,
-		name: d.job.Name, token: d.token, sent: d.sent, began: time.Now(), job: d.job, provider: own.Provider,
+		name: d.job.Name, token: d.token, sent: d.sent, began: time.Now(), job: d.job, number: own.Number, provider: own.Provider,
 		body:     d.body,
 		capture:  newCapture(d.request.Method, rt.MaxResponseBody),
 		trace:    new(trace),
@@ -267,6 +271,7 @@ func (a *attempt) run(req *http.Request, provider Provider) (seen observation) {
 // replyWith replies, and reports whether it was the first to do so and somebody
 // will hear it.
 func (a *attempt) replyWith(r reply) (first bool) {
+	r.attempt = a
 	a.replied.Do(func() { first = a.tellTo(r) })
 	return first
 }

@@ -48,6 +48,7 @@ func (a *attempt) conclude(seen observation) {
 	}
 	a.g.observer.Attempt(a.provider, word, time.Since(a.began))
 
+	seen.recording = time.Now()
 	if v.outcome == keystore.OutcomeFailed && a.failOver(seen, v, report) {
 		return
 	}
@@ -185,7 +186,7 @@ func (a *attempt) tellEvent(name EventName, reason string) {
 
 // tell replies to the request that started the attempt.
 func (a *attempt) tell(seen observation, v verdict, settled keystore.Settlement, recorded bool) {
-	r := reply{job: a.snapshot(), recorded: recorded, outcome: v.outcome}
+	r := reply{job: a.snapshot(), recorded: recorded, outcome: v.outcome, stored: time.Since(seen.recording)}
 	won := settled.Effect == keystore.EffectWon || settled.Effect == keystore.EffectAlreadyWon
 	completed := r.job != nil && !r.job.CompletedBy.IsZero()
 	switch {

@@ -45,7 +45,8 @@ func (a *attempt) failOver(seen observation, v verdict, report keystore.Report) 
 	a.log.Info("failing over", slog.String("to", n.Provider), slog.Int("next", written.Attempt(n.Token).Number))
 	r := reply{
 		job: written, answer: seen.answer, recorded: true, outcome: v.outcome,
-		next: &claimed{job: written, token: n.Token, sent: sent},
+		next:   &claimed{job: written, token: n.Token, sent: sent},
+		stored: time.Since(seen.recording),
 	}
 	switch {
 	case v.violation != nil:

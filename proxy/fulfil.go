@@ -161,6 +161,7 @@ func (f *fulfilment) await() reply {
 			race.look()
 		case rep := <-f.told:
 			f.running--
+			f.account.Store += rep.stored
 			if rep.job == nil {
 				rep.job = f.job
 			}

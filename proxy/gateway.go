@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
@@ -37,6 +38,7 @@ type Gateway struct {
 	slots     chan struct{} // bounds background writes under way at once
 	doubted   doubts
 	confirmed confirmed
+	census    atomic.Pointer[Census]
 
 	mu       sync.Mutex
 	attempts map[*attempt]struct{}

@@ -54,6 +54,7 @@ func (i *incidents) Request(v string) {
 	defer i.mu.Unlock()
 	i.verdicts[v]++
 }
+func (i *incidents) Waited(time.Duration)                  {}
 func (i *incidents) Attempt(string, string, time.Duration) {}
 func (i *incidents) Incident(n Incident) {
 	i.mu.Lock()

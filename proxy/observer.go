@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"strings"
 	"time"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
@@ -16,6 +17,18 @@ const (
 	VerdictReplayRefused = "replay_refused" // the site's check let no stored answer out
 	VerdictAborted       = "aborted"        // the client left, or its request could not be read
 )
+
+// Verdicts returns all that there are.
+func Verdicts() []string {
+	all := []string{VerdictExecuted, VerdictReplayed, VerdictWaited, VerdictBypassed, VerdictAborted}
+	for _, code := range refusalCodes {
+		all = append(all, verdictOf(code))
+	}
+	return all
+}
+
+// verdictOf is the verdict of a request that was refused with this code.
+func verdictOf(code string) string { return strings.ReplaceAll(code, "-", "_") }
 
 // Incident is something that is counted because an operator may have to know.
 type Incident string
@@ -36,6 +49,14 @@ const (
 	IncidentUnrecorded       Incident = "unrecorded" // an answer was given out before it could be recorded
 )
 
+// Incidents returns all that there are.
+func Incidents() []Incident {
+	return []Incident{
+		IncidentLateResult, IncidentDiscarded, IncidentContradicted, IncidentClaimLost, IncidentResent, IncidentLapsed,
+		IncidentRenewed, IncidentAborted, IncidentFallbackUnproven, IncidentViolation, IncidentUnrecorded,
+	}
+}
+
 // EventName names an [Event].
 type EventName string
 
@@ -48,6 +69,11 @@ const (
 	EventFallbackUnproven EventName = "fallback_unproven"
 	EventContradicted     EventName = "contradicted" // an attempt's end contradicts how it was resolved
 )
+
+// EventNames returns all that there are.
+func EventNames() []EventName {
+	return []EventName{EventOutcomeUnknown, EventResolved, EventLateResult, EventFallbackUnproven, EventContradicted}
+}
 
 // Event is something that people or programs elsewhere may want to be told of.
 // It is told once the store has recorded it, by the gateway that recorded it.
@@ -63,6 +89,9 @@ type Event struct {
 type Observer interface {
 	// Request is told of a request's end.
 	Request(verdict string)
+	// Waited is told how long a request has waited for another one's attempt,
+	// whatever came of that.
+	Waited(took time.Duration)
 	// Attempt is told of an attempt's end and how long it took.
 	Attempt(provider, outcome string, took time.Duration)
 	// Incident is told of an incident.
@@ -91,6 +120,9 @@ type NopObserver struct{}
 
 // Request implements [Observer].
 func (NopObserver) Request(string) {}
+
+// Waited implements [Observer].
+func (NopObserver) Waited(time.Duration) {}
 
 // Attempt implements [Observer].
 func (NopObserver) Attempt(string, string, time.Duration) {}

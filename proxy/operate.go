@@ -245,6 +245,43 @@ func (g *Gateway) Forget(ctx context.Context, id, actor string) error {
 	return err
 }
 
+// Census is what the index of unresolved jobs held when the gateway last went
+// through it, as it does every few seconds. Reading it costs the store nothing.
+type Census struct {
+	At      time.Time     // zero: not yet
+	Running int           // jobs older than about two seconds that are running
+	Unknown int           // jobs that are unknown
+	Oldest  keystore.Time // when the oldest unknown job was created; zero without one
+}
+
+func (c *Census) count(j *keystore.Job, now keystore.Time) {
+	switch j.State(now) {
+	case keystore.JobRunning:
+		c.Running++
+	case keystore.JobUnknown:
+		c.Unknown++
+		if c.Oldest.IsZero() || j.Created < c.Oldest {
+			c.Oldest = j.Created
+		}
+	}
+}
+
+// Census returns the last one.
+func (g *Gateway) Census() Census {
+	if c := g.census.Load(); c != nil {
+		return *c
+	}
+	return Census{}
+}
+
+// Busy returns how many attempts this gateway runs or listens to, and how many
+// duplicates wait on it.
+func (g *Gateway) Busy() (attempts, waiters int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.attempts), g.waiters
+}
+
 // Stats counts what is unresolved, and what this gateway is doing.
 type Stats struct {
 	Running       int           `json:"running"`        // jobs in the index that are running
@@ -258,18 +295,15 @@ type Stats struct {
 // one younger than about two seconds may be missing.
 func (g *Gateway) Stats() (s Stats, err error) {
 	now := g.store.Now()
+	var counted Census
 	err = g.pages(g.store.List, func(j *keystore.Job) error {
-		switch j.State(now) {
-		case keystore.JobRunning:
-			s.Running++
-		case keystore.JobUnknown:
-			s.Unknown++
-			s.OldestUnknown = max(s.OldestUnknown, now.Sub(j.Created))
-		}
+		counted.count(j, now)
 		return nil
 	})
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	s.Attempts, s.Waiters = len(g.attempts), g.waiters
+	s.Running, s.Unknown = counted.Running, counted.Unknown
+	if !counted.Oldest.IsZero() {
+		s.OldestUnknown = now.Sub(counted.Oldest)
+	}
+	s.Attempts, s.Waiters = g.Busy()
 	return s, err
 }

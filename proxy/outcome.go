@@ -7,6 +7,7 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
@@ -21,6 +22,8 @@ type observation struct {
 	panicked any                // what the handler panicked with
 	ended    error              // why the attempt's context had ended; nil if it had not
 	trace    *trace
+
+	recording time.Time // when the gateway began to record it
 }
 
 // verdict is what an observation proves.

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
@@ -33,6 +32,13 @@ const (
 	CodeNoSuchJob        = "no-such-job"
 	CodeMethodNotAllowed = "method-not-allowed"
 )
+
+// refusalCodes are those of requests that a route refuses.
+var refusalCodes = []string{
+	CodeKeyMissing, CodeKeyInvalid, CodeOwnerMissing, CodeRequestTooLarge, CodeTooEarly, CodeKeyReused, CodeInFlight,
+	CodeOutcomeUnknown, CodeNotExecuted, CodeResultNotKept, CodeStoreUnavailable, CodeRecordLost, CodeTooManyWaiters,
+	CodeLoop, CodeReplayRefused,
+}
 
 const (
 	problemType = "application/problem+json" // RFC 9457
@@ -68,6 +74,9 @@ type Refusal struct {
 	Job      string
 	State    string
 	Attempts int
+	// The attempt that stands in the request's way, and its provider; for logs.
+	attempt  int
+	provider string
 	// Location is where the job's status can be asked for, if anywhere.
 	Location string
 	// ExecutedStatus and ExecutedAt stand for a result that was not kept.
@@ -89,7 +98,7 @@ func (r *Refusal) Error() string {
 func (r *Refusal) Unwrap() error { return r.Err }
 
 // verdict is what the observer is told of a request that was refused so.
-func (r *Refusal) verdict() string { return strings.ReplaceAll(r.Code, "-", "_") }
+func (r *Refusal) verdict() string { return verdictOf(r.Code) }
 
 // SetHeaders sets the header fields that belong to the refusal, apart from those
 // of its body.
@@ -165,7 +174,9 @@ func (r *Refusal) Write(w http.ResponseWriter) error {
 // about adds what is known of a job.
 func (r *Refusal) about(j *keystore.Job, now keystore.Time) *Refusal {
 	if j != nil {
+		decisive := decisiveAttempt(j)
 		r.Job, r.State, r.Attempts = j.ID, j.State(now).String(), j.AttemptCount()
+		r.attempt, r.provider = decisive.Number, decisive.Provider
 	}
 	return r
 }

@@ -19,9 +19,10 @@ func (c *call) replay(j *keystore.Job) error {
 	if err != nil {
 		return c.refuseSealed(err, j)
 	}
-	if c.verdict == "" {
-		c.verdict = VerdictReplayed
+	if c.account.Verdict == "" {
+		c.account.Verdict = VerdictReplayed
 	}
+	c.account.learn(j, c.g.store.Now())
 	c.w.Header().Set(HeaderReplayed, "true")
 	c.w.Header().Set(HeaderAnsweredAt, httpDate(answer.Answered.Std()))
 	return c.deliver(writeAnswer(c.w, c.r.Method, answer))

@@ -16,8 +16,8 @@ func (c *call) mayReplay() (bool, error) {
 	if c.x.ReplayCheck == nil {
 		return true, nil
 	}
-	verdict := c.verdict
-	c.verdict = VerdictReplayRefused // also if it panics
+	verdict := c.account.Verdict
+	c.account.Verdict = VerdictReplayRefused // also if it panics
 	w := &checkWriter{ResponseWriter: c.w, header: c.w.Header().Clone()}
 	spent, body := c.r.Body, c.body.open()
 	c.r.Body = body
@@ -32,7 +32,7 @@ func (c *call) mayReplay() (bool, error) {
 	case !passed:
 		return false, refuseReplay()
 	}
-	c.verdict = verdict
+	c.account.Verdict = verdict
 	return true, nil
 }
 

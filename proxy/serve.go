@@ -52,6 +52,8 @@ type Exchange struct {
 	// from the request that asked for it; where the route names none, the name is
 	// empty. It is called in that request's goroutine.
 	Provider func(name string) Provider
+	// Account is told what becomes of the request. Nil: nobody wants to know.
+	Account *Account
 }
 
 // Route is one place where requests are protected.
@@ -99,7 +101,7 @@ func (rt *Route) Serve(w http.ResponseWriter, r *http.Request, x Exchange) error
 	if c.x.Asked == nil {
 		c.x.Asked = r
 	}
-	defer func() { rt.gateway.observer.Request(c.verdict) }() // also if the answer is broken off by a panic
+	defer c.open().close()
 	switch {
 	case errors.Is(err, errNoKey):
 		err = refuseRequest(CodeKeyMissing, fmt.Sprintf("Send the header %s with a value of your own, the same on every repetition.", rt.KeyHeader))
@@ -111,12 +113,8 @@ func (rt *Route) Serve(w http.ResponseWriter, r *http.Request, x Exchange) error
 	if err != nil && !c.read {
 		answerUnread(w, r)
 	}
-	var refusal *Refusal
-	switch {
-	case errors.As(err, &refusal):
-		c.verdict = refusal.verdict()
-	case err != nil && c.verdict == "":
-		c.verdict = VerdictAborted
+	if refusal, ok := errors.AsType[*Refusal](err); ok {
+		c.account.refused(refusal)
 	}
 	return err
 }
@@ -135,7 +133,7 @@ type call struct {
 	body    *requestBody
 	keySent string // as the job's attempts send it: in the spelling that came first
 	claim   keystore.Claim
-	verdict string
+	account *Account
 }
 
 func (c *call) serve(key, sent string) error {
@@ -171,10 +169,11 @@ func (c *call) serve(key, sent string) error {
 		return refuseStore(err)
 	}
 	name := c.Digester.NameOf(c.Space, owner, key)
+	c.account.Record, c.account.Owner = name, c.Digester.OwnerDigest(owner)
 	now := c.g.store.Now()
 	c.keySent = sent
 	job := keystore.NewJob(c.Keyring.SealJob(keystore.Job{
-		Name: name, ID: keystore.NewJobID(name), Space: c.Space, Owner: c.Digester.OwnerDigest(owner), KeySent: sent,
+		Name: name, ID: keystore.NewJobID(name), Space: c.Space, Owner: c.account.Owner, KeySent: sent,
 		Fingerprint: fingerprint,
 		Request: keystore.RequestInfo{
 			Method: c.x.Asked.Method, Host: c.x.Asked.Host, Path: c.x.Asked.URL.Path,
@@ -233,6 +232,7 @@ func (c *call) create(job *keystore.Job) error {
 	ctx, cancel := c.g.storeContext()
 	present, created, err := c.g.store.Create(ctx, job)
 	cancel()
+	c.account.inStore(sent)
 	switch {
 	case err != nil:
 		return c.ambiguous(err, keystore.AbortedClaim{Token: c.claim.Token, Written: job})
@@ -312,6 +312,7 @@ func (c *call) judge(present *keystore.Job, sent time.Time) error {
 			ctx, cancel := c.g.storeContext()
 			found, swapped, err := c.g.store.Swap(ctx, present.WriteID, next)
 			cancel()
+			c.account.inStore(sent)
 			if err != nil {
 				return c.ambiguous(err, keystore.AbortedClaim{Token: c.claim.Token, Written: next, Expected: present.WriteID})
 			}
@@ -326,7 +327,9 @@ func (c *call) judge(present *keystore.Job, sent time.Time) error {
 			}
 			present = found
 		case keystore.Lapsed:
+			began := time.Now()
 			written, err := c.g.lapse(present)
+			c.account.inStore(began)
 			if err != nil {
 				return refuseStore(err).about(present, now)
 			}
@@ -371,7 +374,13 @@ func (c *call) answer(rep reply, sent time.Time) error {
 		c.claim.Token, c.claim.First = keystore.Token{}, false
 		return c.judge(rep.job, sent)
 	}
-	c.verdict = VerdictExecuted
+	c.account.Verdict = VerdictExecuted
+	if rep.job != nil {
+		c.account.learn(rep.job, c.g.store.Now())
+	}
+	if rep.attempt != nil { // also where a store that has lost the record does not say so
+		c.account.Attempt, c.account.Provider = rep.attempt.number, rep.attempt.provider
+	}
 	setJobHeaders(c.w.Header(), rep.job)
 	if rep.refusal != nil {
 		return rep.refusal.about(rep.job, c.g.store.Now())

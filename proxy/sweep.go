@@ -51,12 +51,20 @@ func (g *Gateway) sweep() {
 	}
 }
 
-// sweepOnce goes through the index of unresolved jobs.
+// sweepOnce goes through the index of unresolved jobs, and counts them.
 func (g *Gateway) sweepOnce() error {
-	return g.pages(g.store.List, func(j *keystore.Job) error {
-		_, err := g.lapse(j)
+	counted := Census{At: time.Now()}
+	err := g.pages(g.store.List, func(j *keystore.Job) error {
+		j, err := g.lapse(j)
+		if err == nil && j != nil {
+			counted.count(j, g.store.Now())
+		}
 		return err
 	})
+	if err == nil && g.ctx.Err() == nil {
+		g.census.Store(&counted)
+	}
+	return err
 }
 
 // scanOnce goes through all jobs, and enters into the index what belongs there.

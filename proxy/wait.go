@@ -138,6 +138,12 @@ func (c *call) wait(present *keystore.Job) (*keystore.Job, error) {
 		return nil, refuseWaiters().about(present, c.g.store.Now())
 	}
 	defer leave()
+	began := time.Now()
+	defer func() {
+		took := time.Since(began)
+		c.account.Wait += took
+		c.g.observer.Waited(took)
+	}()
 	c.claim.First = false // whoever waits only reads
 	timer := time.NewTimer(c.Wait)
 	defer timer.Stop()
@@ -152,7 +158,7 @@ func (c *call) wait(present *keystore.Job) (*keystore.Job, error) {
 				continue
 			}
 			if c.ask(j, c.g.store.Now()) != keystore.Wait {
-				c.verdict = VerdictWaited
+				c.account.Verdict = VerdictWaited
 				return j, nil
 			}
 			present = j

@@ -37,7 +37,7 @@ func (s *Store) Inspect(ctx context.Context) (keystore.Inspection, error) {
 	dir := filepath.Dir(s.path)
 	d.free, d.kind = fileSystemOf(dir)
 	d.sync = syncTime(dir)
-	return keystore.Inspection{At: time.Now(), About: []string{s.path + ": " + d.String()}, Findings: d.judge()}, nil
+	return keystore.Inspection{At: time.Now(), About: []string{s.path + ": " + d.String()}, Findings: d.judge(), Bytes: d.size}, nil
 }
 
 // syncTime measures how long it takes to have a page on the disk, with a file of its

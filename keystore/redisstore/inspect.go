@@ -76,6 +76,7 @@ func (s *Store) survey(ctx context.Context) (survey, error) {
 			}
 			found.Servers = append(found.Servers, state)
 			found.About = append(found.About, state.String())
+			found.Bytes += max(state.Memory, 0)
 			found.Findings = append(found.Findings, s.judge(state)...)
 		}
 		if len(found.Servers) == 0 {
