@@ -19,6 +19,7 @@ import (
 // end first: the attempt has its own Caddy vars, route groups and placeholders.
 type chain struct {
 	next     caddyhttp.Handler
+	provider string
 	server   *caddyhttp.Server
 	original any // Caddy's note of the request as the client sent it
 	vars     map[string]any
@@ -28,8 +29,8 @@ type chain struct {
 }
 
 // newChain is to be called in the request's goroutine.
-func newChain(r *http.Request, next caddyhttp.Handler) *chain {
-	c := &chain{next: next, repl: caddy.NewReplacer(), done: make(chan struct{})}
+func newChain(r *http.Request, provider string, next caddyhttp.Handler) *chain {
+	c := &chain{next: next, provider: provider, repl: caddy.NewReplacer(), done: make(chan struct{})}
 	c.server, _ = r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	c.original = r.Context().Value(caddyhttp.OriginalRequestCtxKey)
 	// A copy, since handlers may add providers of placeholders to the request's
@@ -49,6 +50,7 @@ func (c *chain) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	}
 	// In place, since the replacer refers to this very request.
 	*r = *r.WithContext(context.WithValue(r.Context(), caddyhttp.OriginalRequestCtxKey, c.original))
+	c.repl.Map(ofAttempt(r, c.provider))
 	c.repl.Map(c.inherited)
 	return c.next.ServeHTTP(w, r)
 }
@@ -57,7 +59,7 @@ func (c *chain) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 // What they say of request and answer is left out: it is that of the request
 // that asked for the attempt, which goes its own way.
 func (c *chain) inherited(name string) (any, bool) {
-	if strings.HasPrefix(name, "http.request.") || strings.HasPrefix(name, "http.response.") {
+	if strings.HasPrefix(name, "http.request.") || strings.HasPrefix(name, "http.response.") || strings.HasPrefix(name, placeholderPrefix) {
 		return nil, false
 	}
 	return c.outer.Get(name)

@@ -19,6 +19,10 @@ type exchange struct {
 	repl  *caddy.Replacer
 	asked *http.Request // as the client sent it
 
+	account proxy.Account  // what becomes of the request
+	refusal *proxy.Refusal // if it was refused
+	exposed bool           // whether the placeholders are known
+
 	passedOn bool     // whether the handlers that follow were called
 	chains   []*chain // the attempts that this request has started
 }
@@ -46,7 +50,9 @@ func (x *exchange) serve(route *proxy.Route, w http.ResponseWriter) error {
 		Owner:    x.owner,
 		Next:     x.passOn,
 		Provider: x.provider,
+		Account:  &x.account,
 	}
+	defer x.logAccess() // also if the answer is broken off by a panic
 	if len(x.h.ReplayCheck) > 0 {
 		exchange.ReplayCheck = x.replayCheck
 	}
@@ -58,7 +64,7 @@ func (x *exchange) serve(route *proxy.Route, w http.ResponseWriter) error {
 		return x.refuse(w, refusal)
 	}
 	if err != nil {
-		describe(x.repl, new(proxy.Refusal)) // for error pages that say both
+		x.expose() // for error pages that say both
 		if !x.passedOn {
 			return bodyError(err)
 		}
@@ -69,6 +75,7 @@ func (x *exchange) serve(route *proxy.Route, w http.ResponseWriter) error {
 // owner returns the caller whom the request's key belongs to. It is asked for
 // requests with a key only, so that these tell how the upstream can be reached.
 func (x *exchange) owner() string {
+	x.expose()
 	owner := ownerOf(x.h.Owner, x.repl)
 	if owner != "" && x.h.lookup != nil {
 		x.h.lookup.learn(x.asked.Host, x.r, x.next)
@@ -79,6 +86,7 @@ func (x *exchange) owner() string {
 // passOn serves a request that is not protected.
 func (x *exchange) passOn(w http.ResponseWriter, r *http.Request) error {
 	x.passedOn = true
+	x.expose()
 	return x.h.plain(x.next).ServeHTTP(w, r)
 }
 
@@ -98,7 +106,7 @@ func (x *exchange) replayCheck(w http.ResponseWriter, r *http.Request) (passed b
 // name.
 func (x *exchange) provider(name string) proxy.Provider {
 	x.passedOn = true
-	c := newChain(x.r, x.h.handlerOf(name, x.next))
+	c := newChain(x.r, name, x.h.handlerOf(name, x.next))
 	x.chains = append(x.chains, c)
 	return c
 }

@@ -29,18 +29,31 @@ import (
 // Redis for any number of gateways.
 //
 // When the handler refuses a request, it answers with problem details (RFC 9457).
-// On a site whose error routes match, the refusal is an error instead, and these
-// placeholders are there for them:
+// On a site whose error routes match, the refusal is an error instead. For these,
+// for headers and for logs there are placeholders. They are empty, or zero, as long as
+// that is not known, or if it is not so; all of them come to be known before the first
+// byte of the answer is given:
 //
 // Placeholder | Description
 // ------------|------------
-// `{http.idempotency.code}` | What is the matter, such as `key-reused` or `outcome-unknown`
+// `{http.idempotency.verdict}` | What became of the request, such as `executed`, `replayed` or `key_reused`; `bypassed` if it passes unprotected
+// `{http.idempotency.attempt}` | The number of the attempt that the answer comes from, or that stands in the request's way
+// `{http.idempotency.provider}` | The provider of that attempt
+// `{http.idempotency.record}` | The digest of space, owner and key, with which the job's id begins
+// `{http.idempotency.owner}` | The digest of the caller
+// `{http.idempotency.wait_ms}` | How long the request waited for another one's attempt, in milliseconds
+// `{http.idempotency.store_ms}` | How long it waited for the store, in milliseconds
+// `{http.idempotency.code}` | If the request was refused: what is the matter, such as `key-reused` or `outcome-unknown`
 // `{http.idempotency.advice}` | What the client can do, as a word: `fix-request`, `new-key`, `retry-same-key`, `wait-for-resolution` or `already-done`
 // `{http.idempotency.title}` | What is the matter, in words
 // `{http.idempotency.detail}` | What the client can do, in words
 // `{http.idempotency.job}` | The id of the job that the request belongs to, where it is known
 // `{http.idempotency.state}` | The job's state: `running`, `unknown`, `completed` or `open`
 // `{http.idempotency.attempts}` | How many attempts the job has had
+//
+// To the handlers that carry out an attempt, which may be running when the request
+// is over, job, attempt and provider are those of the attempt; there are no others.
+// The access log has the same in the field `idempotency`.
 type Handler struct {
 	// The store in which jobs are kept. Default: `bolt`, with a file in Caddy's
 	// data directory. Handlers whose stores have the same settings share one.
@@ -217,6 +230,7 @@ type Handler struct {
 	lookup   *lookup // of a handler that reconciles
 	server   *caddyhttp.Server
 	log      *slog.Logger
+	refusals proxy.Sampler // of their lines in the log
 	bound    atomic.Pointer[boundRoute]
 }
 

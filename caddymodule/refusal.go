@@ -14,21 +14,52 @@ import (
 
 // refuse gives the gateway's own answer.
 func (x *exchange) refuse(w http.ResponseWriter, refusal *proxy.Refusal) error {
-	if refusal.Err != nil {
-		x.h.log.Error("a request was refused",
-			slog.String("code", refusal.Code), slog.String("job", refusal.Job), slog.Any("error", refusal.Err))
-	}
+	x.logRefusal(refusal)
 	// Those who have to wait are told where they can ask how it stands.
 	if waits := refusal.Code == proxy.CodeInFlight || refusal.Code == proxy.CodeOutcomeUnknown; waits && x.h.StatusPath != "" && refusal.Job != "" {
 		refusal.Location = strings.TrimSuffix(x.h.StatusPath, "/") + "/" + refusal.Job
 	}
-	return refuse(w, x.r, x.asked, x.repl, refusal)
+	x.refusal = refusal
+	x.expose()
+	return answerRefusal(w, x.r, x.asked, refusal)
+}
+
+// refusalLevels are those of refusals that an operator may have to do something
+// about, besides those with an error. All others stand in the access log only.
+var refusalLevels = map[string]slog.Level{
+	proxy.CodeTooManyWaiters: slog.LevelWarn,  // or more waiters are to be allowed
+	proxy.CodeRecordLost:     slog.LevelError, // the store forgets
+	proxy.CodeLoop:           slog.LevelError, // the configuration is wrong
+}
+
+func (x *exchange) logRefusal(refusal *proxy.Refusal) {
+	level, tells := refusalLevels[refusal.Code]
+	if refusal.Err != nil {
+		level, tells = slog.LevelError, true
+	}
+	if !tells {
+		return
+	}
+	heldBack, ok := x.h.refusals.Lets()
+	if !ok {
+		return
+	}
+	var cause slog.Attr
+	if refusal.Err != nil {
+		cause = slog.Any("error", refusal.Err)
+	}
+	x.h.log.LogAttrs(x.r.Context(), level, "a request was refused",
+		slog.String("code", refusal.Code), slog.String("job", refusal.Job), cause, heldBack)
 }
 
 // refuse gives the gateway's own answer: by the site's error routes, or where
 // none of them would answer, as problem details.
 func refuse(w http.ResponseWriter, r, asked *http.Request, repl *caddy.Replacer, refusal *proxy.Refusal) error {
 	describe(repl, refusal)
+	return answerRefusal(w, r, asked, refusal)
+}
+
+func answerRefusal(w http.ResponseWriter, r, asked *http.Request, refusal *proxy.Refusal) error {
 	err := caddyhttp.Error(refusal.Status, refusal)
 	if siteHandles(r, asked, err) {
 		refusal.SetHeaders(w.Header())
@@ -48,7 +79,7 @@ func describe(repl *caddy.Replacer, refusal *proxy.Refusal) {
 		"state":    refusal.State,
 		"attempts": refusal.Attempts,
 	} {
-		repl.Set("http.idempotency."+name, value)
+		repl.Set(placeholderPrefix+name, value)
 	}
 }
 

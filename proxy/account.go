@@ -6,12 +6,11 @@ import (
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
 
-// Account says what becomes of one request with a key, for logs and the like. It
+// Account says what becomes of one request, for logs and the like. It
 // comes to be known bit by bit, before the first byte of the answer is given, and
 // belongs to the goroutine that serves the request.
 type Account struct {
-	// Verdict is empty until it is known, and stays so if the request passes
-	// unprotected.
+	// Verdict is empty until it is known.
 	Verdict string
 	// Record is the digest of space, owner and key, and Owner that of the caller.
 	// Both are zero if the request has none of these.
@@ -32,6 +31,9 @@ type Account struct {
 
 // open begins the account of the request.
 func (c *call) open() *call {
+	if c.x.Asked == nil {
+		c.x.Asked = c.r
+	}
 	if c.account = c.x.Account; c.account == nil {
 		c.account = new(Account)
 	}

@@ -136,6 +136,7 @@ func (a *attempt) report(ctx context.Context, report keystore.Report, tries int)
 	}
 	if settled.Recovers || (settled.Effect == keystore.EffectLost && !a.lost.Swap(true)) {
 		a.g.observer.Incident(IncidentClaimLost)
+		a.g.observer.Event(Event{Name: EventClaimLost, Job: a.job, Attempt: a.number, Reason: "the store had forgotten it"})
 		a.log.Error("the store has lost a claim that it had acknowledged", slog.Bool("restored", settled.Recovers))
 	}
 	return settled, nil
@@ -169,7 +170,9 @@ func (a *attempt) logEnd(report keystore.Report, settled keystore.Settlement) {
 		}
 		a.log.Warn("it is unknown whether an attempt was executed", attrs...)
 	case report.Outcome == keystore.OutcomeFailed:
-		a.log.Info("an attempt certainly had no effect", attrs...)
+		if heldBack, ok := a.g.sampled.noEffect.Lets(); ok {
+			a.log.Info("an attempt certainly had no effect", append(attrs, heldBack)...)
+		}
 	default:
 		a.log.Debug("attempt ended", attrs...)
 	}

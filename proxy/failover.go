@@ -42,7 +42,9 @@ func (a *attempt) failOver(seen observation, v verdict, report keystore.Report) 
 		a.tell(seen, v, keystore.Settlement{Effect: keystore.EffectFailed}, true)
 		return true
 	}
-	a.log.Info("failing over", slog.String("to", n.Provider), slog.Int("next", written.Attempt(n.Token).Number))
+	if heldBack, ok := a.g.sampled.failingOver.Lets(); ok {
+		a.log.Info("failing over", slog.String("to", n.Provider), slog.Int("next", written.Attempt(n.Token).Number), heldBack)
+	}
 	r := reply{
 		job: written, answer: seen.answer, recorded: true, outcome: v.outcome,
 		next:   &claimed{job: written, token: n.Token, sent: sent},

@@ -39,6 +39,7 @@ type Gateway struct {
 	doubted   doubts
 	confirmed confirmed
 	census    atomic.Pointer[Census]
+	sampled   samplers
 
 	mu       sync.Mutex
 	attempts map[*attempt]struct{}
@@ -89,8 +90,14 @@ func (g *Gateway) Close() { g.stop() }
 // down as unknown. It returns when that is done.
 func (g *Gateway) Drain(ctx context.Context) {
 	g.mu.Lock() // an attempt that is registered after this knows that it may not start
-	g.drainOnce.Do(func() { close(g.draining) })
+	first := false
+	g.drainOnce.Do(func() { close(g.draining); first = true })
+	running, waiting := len(g.attempts), g.waiters
 	g.mu.Unlock()
+	if first && running+waiting > 0 {
+		g.log.Info("the process is ending: no attempt starts any more, and who waits is sent away",
+			slog.Int("attempts", running), slog.Int("waiters", waiting))
+	}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for g.busy() {
@@ -128,7 +135,11 @@ func (g *Gateway) cutAll() {
 	for a := range g.attempts {
 		cut.Go(func() { a.cut(ctx) })
 	}
+	n := len(g.attempts)
 	g.mu.Unlock()
+	if n > 0 {
+		g.log.Warn("attempts are cut, since the process is ending", slog.Int("attempts", n))
+	}
 	cut.Wait()
 }
 

@@ -27,6 +27,10 @@ func attemptHeader(c keystore.Caller) string {
 	return strconv.Itoa(c.Number) + markBegins + hex.EncodeToString(c.Mark[:]) + markEnds
 }
 
+// AttemptNumber returns the number of the attempt that a request is, as the header
+// that the gateway has given it says.
+func AttemptNumber(h http.Header) int { return callerOf(h).Number }
+
 // callerOf returns the attempt that sent a request, if it says that it is one.
 // It proves nothing, and all that it can bring about is a refusal.
 func callerOf(h http.Header) (c keystore.Caller) {

@@ -68,11 +68,18 @@ const (
 	// No attempt followed, or raced, since no other provider was proven.
 	EventFallbackUnproven EventName = "fallback_unproven"
 	EventContradicted     EventName = "contradicted" // an attempt's end contradicts how it was resolved
+	EventClaimLost        EventName = "claim_lost"   // the store had forgotten a claim that it had acknowledged
+	EventForgotten        EventName = "forgotten"    // a completed job was dropped, so that its key is new
+	EventProven           EventName = "proven"       // a provider has passed its contract
+	EventUnproven         EventName = "unproven"     // a provider's proof was taken back
 )
 
 // EventNames returns all that there are.
 func EventNames() []EventName {
-	return []EventName{EventOutcomeUnknown, EventResolved, EventLateResult, EventFallbackUnproven, EventContradicted}
+	return []EventName{
+		EventOutcomeUnknown, EventResolved, EventLateResult, EventFallbackUnproven, EventContradicted, EventClaimLost,
+		EventForgotten, EventProven, EventUnproven,
+	}
 }
 
 // Event is something that people or programs elsewhere may want to be told of.

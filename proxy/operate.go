@@ -241,6 +241,7 @@ func (g *Gateway) Forget(ctx context.Context, id, actor string) error {
 	}
 	if err == nil {
 		g.log.Warn("a job was forgotten", slog.String("job", id), slog.String("actor", actor))
+		g.observer.Event(Event{Name: EventForgotten, Job: j, Attempt: decisiveAttempt(j).Number, Reason: "forgotten by " + actor})
 	}
 	return err
 }

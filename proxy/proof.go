@@ -98,7 +98,7 @@ func (g *Gateway) KeepProof(ctx context.Context, s ProofSubject, report ProofRep
 	if err != nil {
 		return nil, err
 	}
-	_, err = g.update(ctx, s.name(), nil, false, 3, func(present *keystore.Job) (next *keystore.Job, create bool) {
+	kept, err := g.update(ctx, s.name(), nil, false, 3, func(present *keystore.Job) (next *keystore.Job, create bool) {
 		if present != nil && present.Created > began && !fromLater(present, g.store.Now()) {
 			return nil, false // somebody else's, which is newer
 		}
@@ -108,6 +108,7 @@ func (g *Gateway) KeepProof(ctx context.Context, s ProofSubject, report ProofRep
 		return nil, err
 	}
 	g.log.Info("a provider has proven that it honours its contract", slog.String("provider", s.Provider), slog.Int("cases", len(p.Cases)))
+	g.observer.Event(Event{Name: EventProven, Job: kept, Attempt: 1, Reason: "provider " + s.Provider + " has passed every case"})
 	return p, nil
 }
 
@@ -131,6 +132,7 @@ func (s ProofSubject) job(p *Proof, body []byte, maxAge time.Duration) *keystore
 // DropProof takes a proof back, as after a run that has failed. It reports whether
 // there was one from before that run began.
 func (g *Gateway) DropProof(ctx context.Context, s ProofSubject, began keystore.Time) (dropped bool, err error) {
+	var before *keystore.Job
 	_, err = g.update(ctx, s.name(), nil, false, 3, func(present *keystore.Job) (next *keystore.Job, create bool) {
 		switch {
 		case present == nil:
@@ -140,8 +142,12 @@ func (g *Gateway) DropProof(ctx context.Context, s ProofSubject, began keystore.
 			return nil, false
 		}
 		gone := *present
-		gone.Expires, dropped = g.store.Now(), true
+		gone.Expires, dropped, before = g.store.Now(), true, present
 		return &gone, false
 	})
+	if err == nil && dropped {
+		g.log.Warn("a provider's proof was taken back: it has not passed its contract", slog.String("provider", s.Provider))
+		g.observer.Event(Event{Name: EventUnproven, Job: before, Attempt: 1, Reason: "provider " + s.Provider + " has not passed every case"})
+	}
 	return dropped, err
 }

@@ -111,7 +111,9 @@ func (f *fulfilment) startSibling() bool {
 		f.g.abort(claim, false)
 		return false
 	}
-	f.g.log.Info("racing", slog.String("job", f.job.ID), slog.String("provider", provider), slog.Int("attempt", written.Attempt(n.Token).Number))
+	if heldBack, ok := f.g.sampled.racing.Lets(); ok {
+		f.g.log.Info("racing", slog.String("job", f.job.ID), slog.String("provider", provider), slog.Int("attempt", written.Attempt(n.Token).Number), heldBack)
+	}
 	f.start(claimed{job: written, token: n.Token, sent: sent})
 	return true
 }

@@ -204,5 +204,7 @@ func (a *attempt) goesOn(now keystore.Time) keystore.Report {
 // renewFailed puts the next try off: there is a third of the lease left for it.
 func (a *attempt) renewFailed(err error) {
 	a.renewAgain = time.Now().Add(a.route.Lease / 10)
-	a.log.Warn("a lease could not be renewed", slog.Any("error", err))
+	if heldBack, ok := a.g.sampled.notRenewed.Lets(); ok {
+		a.log.Warn("a lease could not be renewed", slog.Any("error", err), heldBack)
+	}
 }

@@ -8,6 +8,7 @@ import (
 
 // replay gives the job's stored answer.
 func (c *call) replay(j *keystore.Job) error {
+	c.account.learn(j, c.g.store.Now())
 	if may, err := c.mayReplay(); !may {
 		return err
 	}
@@ -22,7 +23,6 @@ func (c *call) replay(j *keystore.Job) error {
 	if c.account.Verdict == "" {
 		c.account.Verdict = VerdictReplayed
 	}
-	c.account.learn(j, c.g.store.Now())
 	c.w.Header().Set(HeaderReplayed, "true")
 	c.w.Header().Set(HeaderAnsweredAt, httpDate(answer.Answered.Std()))
 	return c.deliver(writeAnswer(c.w, c.r.Method, answer))

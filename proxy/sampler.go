@@ -19,6 +19,10 @@ type Sampler struct {
 	asked atomic.Int64 // how often the line would have come in it
 }
 
+// samplers are those of a gateway's lines that an outage of an upstream or of the
+// store could make a flood.
+type samplers struct{ noEffect, failingOver, racing, notRenewed Sampler }
+
 // Lets reports whether the line may come now. With it comes how many were held back
 // in the interval before, if any.
 func (s *Sampler) Lets() (heldBack slog.Attr, ok bool) {

@@ -83,11 +83,17 @@ func (rt *Route) Serve(w http.ResponseWriter, r *http.Request, x Exchange) error
 	removeOwnHeaders(r.Header) // also where the request passes: an API may trust them
 	keyed := len(r.Header.Values(rt.KeyHeader)) > 0
 	if refusal := rt.screen(r, keyed); refusal != nil {
+		if x.Account != nil {
+			x.Account.refused(refusal)
+		}
 		rt.gateway.observer.Request(refusal.verdict())
 		answerUnread(w, r)
 		return refusal
 	}
 	if !rt.protects(r.Method) || (!keyed && !rt.KeyRequired) {
+		if x.Account != nil {
+			x.Account.Verdict = VerdictBypassed
+		}
 		rt.gateway.observer.Request(VerdictBypassed)
 		return x.Next(w, r)
 	}
@@ -98,9 +104,6 @@ func (rt *Route) Serve(w http.ResponseWriter, r *http.Request, x Exchange) error
 	release := rt.gateway.retain()
 	defer release()
 	c := &call{Route: rt, g: rt.gateway, w: w, r: r, x: x, caller: caller}
-	if c.x.Asked == nil {
-		c.x.Asked = r
-	}
 	defer c.open().close()
 	switch {
 	case errors.Is(err, errNoKey):
