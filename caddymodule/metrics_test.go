@@ -31,7 +31,7 @@ func init() { caddy.RegisterModule(new(forgetful)) }
 type forgetful struct{ unopened }
 
 func (*forgetful) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{ID: "http.handlers.idempotency.stores.forgetful_test", New: func() caddy.Module { return new(forgetful) }}
+	return caddy.ModuleInfo{ID: "http.handlers.idempotency.stores.idempotency_test", New: func() caddy.Module { return new(forgetful) }}
 }
 
 func (*forgetful) UnmarshalCaddyfile(d *caddyfile.Dispenser) error { d.Next(); return nil }
@@ -147,14 +147,14 @@ func TestMOD01MetricsKeepTheirValuesOverReloads(t *testing.T) {
 // requests take the whole way through Caddy.
 func TestMetricsHaveNoLabelThatClientsChoose(t *testing.T) {
 	const requests, throughCaddy = 100_000, 1000
-	load(t, site(t, "idempotency {\nowner {http.request.header.X-User}\nstore forgetful_test\nlabel {http.request.header.User-Agent}\n}\nrespond done"))
+	load(t, site(t, "idempotency {\nowner {http.request.header.X-User}\nstore idempotency_test\nlabel {http.request.header.User-Agent}\n}\nrespond done"))
 	ctx := caddy.ActiveContext()
 	app, err := ctx.App("http")
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := app.(*caddyhttp.App).Servers["srv0"]
-	gateway := proxy.NewGateway(measured(new(forgetful), "forgetful_test", slog.New(slog.DiscardHandler)), proxy.GatewayOptions{Observer: metrics})
+	gateway := proxy.NewGateway(measured(new(forgetful), "idempotency_test", slog.New(slog.DiscardHandler)), proxy.GatewayOptions{Observer: metrics})
 	t.Cleanup(gateway.Close)
 	route, err := proxy.NewRoute(gateway, proxy.Config{})
 	if err != nil {
@@ -230,6 +230,25 @@ func TestMetricsOfWhatIsUnresolved(t *testing.T) {
 			now[`caddy_idempotency_store_bytes{store="bolt"}`] > 0
 	})
 	eventually(t, "both have waited", func() bool { return series(t)[`caddy_idempotency_wait_duration_seconds{}`] == waited+2 })
+}
+
+// sturdy is a store with everything that a gateway may ask one for.
+type sturdy struct{ unopened }
+
+func (sturdy) Durable() bool                      { return true }
+func (sturdy) ClockOffset() (time.Duration, bool) { return time.Minute, true }
+
+// The meter hides nothing of the store.
+func TestMeteredStoreCanWhatTheStoreCan(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	offset, known := measured(sturdy{}, "test", log).ClockOffset()
+	if !measured(sturdy{}, "test", log).Durable() || offset != time.Minute || !known {
+		t.Error("something of the store is hidden")
+	}
+	offset, known = measured(unopened{}, "test", log).ClockOffset()
+	if measured(unopened{}, "test", log).Durable() || offset != 0 || known {
+		t.Error("the store can more than it can")
+	}
 }
 
 // A store that is down is one line in the log, and so is its return.
