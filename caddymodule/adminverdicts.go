@@ -63,8 +63,8 @@ func (o *observer) verdicts() (map[string]uint64, error) {
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			for _, label := range m.GetLabel() {
-				if label.GetName() == "verdict" {
-					totals[label.GetValue()] += uint64(m.GetCounter().GetValue())
+				if n := uint64(m.GetCounter().GetValue()); label.GetName() == "verdict" && n > 0 {
+					totals[label.GetValue()] += n
 				}
 			}
 		}
