@@ -10,16 +10,39 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-idempotency/caddy-idempotency/internal/cutter"
 	"github.com/caddy-idempotency/caddy-idempotency/internal/redistest"
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+	"github.com/caddy-idempotency/caddy-idempotency/keystore/storetest"
 )
 
 // TestCluster does all that needs a cluster on one, since that is six servers; what
 // does harm to it comes last.
 func TestCluster(t *testing.T) {
-	cluster := redistest.StartCluster(t, 3)
+	var fronts []*cutter.Cutter
+	cluster := redistest.StartClusterWith(t, 3, redistest.Setup{Front: func(s *redistest.Server) string {
+		fronts = append(fronts, cutter.New(t, s.Addr(), uint64(len(fronts))))
+		return fronts[len(fronts)-1].Addr()
+	}})
 	raw := cluster.Client()
 	conformAndStayLinearizable(t, sharing(raw, byURL(cluster.URL())))
+
+	for what, action := range map[string]cutter.Action{"answers": cutter.CutAfter, "commands": cutter.CutBefore} {
+		t.Run("linearizable while "+what+" are lost", func(t *testing.T) {
+			for _, front := range fronts {
+				front.Set(cutter.Fault{Do: action, Chance: 0.03, Of: "victim"})
+				defer front.Set(cutter.Fault{})
+			}
+			storetest.Linearizable(t, sharing(raw, func(o *Options) { o.URL, o.ClientName = cluster.URL(), "victim" }), storetest.Load{Operations: 80})
+			hits := 0
+			for _, front := range fronts {
+				hits += front.Hits(action)
+			}
+			if hits < 10 {
+				t.Errorf("%d were lost: this shows little", hits)
+			}
+		})
+	}
 	open := func(t *testing.T, prefix string) *Store {
 		return openWith(t, byURL(cluster.URL()), func(o *Options) { o.Prefix, o.Timeout = prefix, time.Second })
 	}
@@ -205,6 +228,11 @@ func TestCluster(t *testing.T) {
 			t.Error("the write is not there")
 		}
 		mustHint(t, hint)
+		// Who looks then looks at the new master.
+		eventually(t, "the new master is inspected", func() bool {
+			found, err := s.survey(contextOf(t))
+			return err == nil && len(found.Servers) == 3 && slices.ContainsFunc(found.Servers, func(state ServerState) bool { return state.Server == replica.Front() })
+		})
 		victim.Thaw()
 		for _, j := range jobs[true][1:] {
 			mustSwap(t, s, j.WriteID, completed(s, j, []byte("paid")))

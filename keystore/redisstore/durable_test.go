@@ -22,6 +22,8 @@ func replicated(t testing.TB) (primary, replica *redistest.Server) {
 
 func waiting(d Durability) func(*Options) { return func(o *Options) { o.Durability = d } }
 
+// TestDurability: what else such a store has to do is tried in
+// TestRED17LeastACLWithDurability.
 func TestDurability(t *testing.T) {
 	t.Parallel()
 	storetest.Durability(t, func(t testing.TB) storetest.DurableBackend {
@@ -32,13 +34,6 @@ func TestDurability(t *testing.T) {
 			},
 			Starve: replica.Freeze, Feed: replica.Thaw,
 		}
-	})
-	t.Run("conformance", func(t *testing.T) {
-		t.Parallel()
-		primary, _ := replicated(t)
-		conformAndStayLinearizable(t, sharing(rawClient(t, primary.URL()), func(o *Options) {
-			o.URL, o.Durability = primary.URL(), Durability{Replicas: 1, Timeout: 2 * time.Second}
-		}))
 	})
 }
 

@@ -109,6 +109,8 @@ func fateOfReply(reply string, script bool) fate {
 		f.notApplied = true // our scripts do nothing before the one write that this refuses
 	case strings.Contains(reply, "OOM "):
 		f.full, f.notApplied = true, true // likewise
+	case script && (strings.Contains(reply, "NOREPLICAS ") || strings.Contains(reply, "MISCONF ")):
+		f.notApplied = true // likewise
 	case script:
 		f.notApplied = refusedBeforeRunning(code, reply)
 	}

@@ -34,6 +34,9 @@ func (s *Store) missingRights(n *node) (missing []string, err error) {
 	if s.durability.Replicas > 0 {
 		commands = append(commands, []any{"wait", 0, 1})
 	}
+	if s.durability.Fsync && !s.noWaitAOF.Load() {
+		commands = append(commands, []any{"waitaof", 0, 0, 1})
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
 	began := time.Now()

@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,11 +20,12 @@ import (
 	"github.com/caddy-idempotency/caddy-idempotency/keystore/storetest"
 )
 
+var backends atomic.Int64
+
 // sharing makes backends on the same servers, each under a prefix of its own.
 func sharing(raw redis.UniversalClient, options func(*Options)) func(testing.TB) storetest.Backend {
-	var n atomic.Int64
 	return func(testing.TB) storetest.Backend {
-		prefix := fmt.Sprintf("b%d:", n.Add(1))
+		prefix := fmt.Sprintf("b%d:", backends.Add(1))
 		return storetest.Backend{
 			Open: func(t testing.TB) keystore.Store {
 				return openWith(t, func(o *Options) {
@@ -150,6 +153,45 @@ func TestRED17LeastACL(t *testing.T) {
 	mustBeUnavailable(t, "create outside the granted keys", err, true)
 }
 
+// TestRED17LeastACLWithDurability: and where writes wait for replicas and for the disk,
+// with the rights that this takes besides.
+func TestRED17LeastACLWithDurability(t *testing.T) {
+	t.Parallel()
+	primary := redistest.Start(t, "--repl-diskless-sync-delay", "0", "--appendonly", "yes", "--appendfsync", "always")
+	redistest.StartReplica(t, primary)
+	admin := rawClient(t, primary.URL())
+	grant := func(user, prefix string, more ...any) func(*Options) {
+		t.Helper()
+		rules := []any{"acl", "setuser", user, "on", ">hunter2"}
+		for _, rule := range leastACL {
+			rules = append(rules, strings.Replace(rule.(string), DefaultPrefix, prefix, 1))
+		}
+		if err := admin.Do(contextOf(t), append(rules, more...)...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		return func(o *Options) {
+			o.URL = "redis://" + user + ":hunter2@" + primary.Addr()
+			o.Durability = Durability{Replicas: 1, Fsync: true, Timeout: 2 * time.Second}
+		}
+	}
+	fsync := "+waitaof"
+	if version := parseInfo(must(admin.Info(contextOf(t), "server").Result()))["redis_version"]; older(version, "7.2") {
+		fsync = "+config|get"
+	}
+	conformAndStayLinearizable(t, sharing(admin, grant("gateway", "b", "+wait", fsync)))
+	for _, denied := range deniedCommands(t, admin) {
+		t.Errorf("something was refused: %s", denied)
+	}
+
+	s := openWith(t, grant("hasty", DefaultPrefix, fsync))
+	if got := inspect(t, s).Servers[0].MissingRights; !slices.Equal(got, []string{"wait"}) {
+		t.Errorf("without wait: missing %q", got)
+	}
+	if _, _, err := s.Create(contextOf(t), job(s, "k")); !errors.Is(err, keystore.ErrNotDurable) {
+		t.Errorf("without wait: got %v, want that it is not durable", err)
+	}
+}
+
 // deniedCommands returns what the server has refused for want of a right.
 func deniedCommands(t *testing.T, admin *redis.Client) (denied []string) {
 	t.Helper()
@@ -207,6 +249,15 @@ func TestSentinels(t *testing.T) {
 	}
 	t.Logf("failover took %s, and the stores found the new primary after %s", promoted.Sub(died).Round(time.Millisecond), time.Since(promoted).Round(time.Millisecond))
 	mustSwap(t, s, before.WriteID, completed(s, before, []byte("paid")))
+
+	// Who looks at the servers now looks at the new primary.
+	if err := rawClient(t, group.Primary().URL()).ConfigSet(contextOf(t), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
+		t.Fatal(err)
+	}
+	found := inspect(t, s)
+	if len(found.Servers) != 1 || found.Servers[0].Role != "master" || !slices.Contains(codes(found), "warning eviction") {
+		t.Errorf("after the failover %v is found of %v", codes(found), found.Servers)
+	}
 	for _, denied := range deniedCommands(t, rawClient(t, group.Sentinels[2].URL())) {
 		t.Errorf("a sentinel has refused something: %s", denied)
 	}
