@@ -42,13 +42,15 @@ func TestDiagramsShowTheStateMachine(t *testing.T) {
 // in every order, and returns the ways between the states of an attempt.
 func permitted() map[string]bool {
 	edges := map[string]bool{"[*] --> " + AttemptStarting.String(): true}
-	leaves := make(map[AttemptState]bool)
+	final := make(map[AttemptState]bool)
 	first := NewJob(identity(), starts(1, epoch))
 	seen := map[string]bool{shape(first): true}
 	for todo := []*Job{first}; len(todo) > 0; todo = todo[1:] {
 		for i := range todo[0].Attempts {
 			state := todo[0].Attempts[i].State
-			leaves[state] = leaves[state]
+			if _, known := final[state]; !known {
+				final[state] = true
+			}
 		}
 		for _, next := range moves(todo[0]) {
 			for i := range next.Attempts {
@@ -59,7 +61,7 @@ func permitted() map[string]bool {
 					edges["[*] --> "+a.State.String()] = true
 				case before.State != a.State:
 					edges[before.State.String()+" --> "+a.State.String()] = true
-					leaves[before.State] = true
+					final[before.State] = false
 				}
 			}
 			if !seen[shape(next)] {
@@ -68,8 +70,8 @@ func permitted() map[string]bool {
 			}
 		}
 	}
-	for state, left := range leaves {
-		if !left {
+	for state, ends := range final {
+		if ends {
 			edges[state.String()+" --> [*]"] = true
 		}
 	}
