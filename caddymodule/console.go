@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/url"
 	"path"
@@ -42,7 +43,8 @@ type Console struct {
 	User string `json:"user,omitempty"`
 
 	// Serves everybody who reaches the console, which then asks people for their
-	// names and believes them.
+	// names and believes them. It has to be reached by an address, or as localhost:
+	// any other name could be one that somebody's page has led here.
 	Unprotected bool `json:"unprotected,omitempty"`
 
 	app *App
@@ -173,7 +175,13 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.
 	asked := askedOf(r).URL.Path
 	operation, isCall := afterLast(asked, "/_api/")
 	user := ""
-	if !c.Unprotected {
+	switch {
+	case c.Unprotected && !isLocal(r.Host):
+		err := newAdminError(http.StatusForbidden, codeNobody,
+			"an unprotected console is reached by an address or as localhost only; for another name, let the site authenticate people, and write `user`")
+		writeAnswer(w, r, nil, err)
+		return nil
+	case !c.Unprotected:
 		user = ownerOf(c.User, r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer))
 		if user == "" {
 			err := newAdminError(http.StatusForbidden, codeNobody,
@@ -188,6 +196,16 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.
 		return nil
 	}
 	return serveConsoleFile(w, r, asked)
+}
+
+// isLocal reports whether a host is an address, or a name of this machine. A name of
+// somebody else's can be made to lead here, and the page from there be taken for ours.
+func isLocal(hostport string) bool {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = strings.Trim(hostport, "[]")
+	}
+	return net.ParseIP(host) != nil || host == "localhost" || strings.HasSuffix(host, ".localhost")
 }
 
 func afterLast(s, sep string) (after string, found bool) {

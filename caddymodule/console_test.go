@@ -31,6 +31,9 @@ func browse(t *testing.T, method, path, body string, header ...string) adminAnsw
 		t.Fatal(err)
 	}
 	for pair := range slices.Chunk(header, 2) {
+		if pair[0] == "Host" {
+			req.Host = pair[1]
+		}
 		req.Header.Set(pair[0], pair[1])
 	}
 	client := http.Client{
@@ -201,6 +204,25 @@ func TestUnprotectedConsole(t *testing.T) {
 	a := browse(t, "POST", "/console/_api/jobs/"+id+"/resolve", `{"attempt":1,"as":"failed","actor":"ben","evidence":"journal"}`, ours...)
 	if r := a.job(t).Attempts[0].Resolution; r == nil || r.Actor != "ben" {
 		t.Errorf("resolved by %+v", r)
+	}
+}
+
+// A page can have its own name lead to this machine, and be of the console's origin
+// then. Where a password protects the console, it has none for that name.
+func TestUnprotectedConsoleHasNoOtherName(t *testing.T) {
+	u := newUpstream(t)
+	load(t, site(t, consoleSite(u, "unprotected")))
+	id := makeUnknown(t, "k")
+	_, port, _ := strings.Cut(address, ":")
+	for host, status := range map[string]int{
+		"evil.example": 403, "evil.example:" + port: 403, "localhost.evil.example": 403, "127.0.0.1.evil.example": 403,
+		"localhost:" + port: 200, "ops.localhost": 200, "[::1]:" + port: 200, "[::1]": 200, address: 200, "10.1.2.3": 200,
+	} {
+		for _, path := range []string{"", "_api/jobs/" + id} {
+			if a := browse(t, "GET", "/console/"+path, "", "Host", host); a.status != status {
+				t.Errorf("%s as %s: %d %s", path, host, a.status, a.body)
+			}
+		}
 	}
 }
 

@@ -34,9 +34,12 @@ export const actions = {
     card?.scrollIntoView({ block: 'nearest' })
     card?.focus()
   },
-  resolve: (target, session) => {
+  resolve: async (target, session) => {
     const attempt = seen.job.attempts.find((a) => a.number === Number(target.dataset.attempt))
-    if (attempt) return decide(seen.job, attempt, session)
+    if (!attempt) return ''
+    const { said, job } = await decide(seen.job, attempt, session)
+    if (job?.id === seen.id) seen.job = job
+    return said
   },
 }
 

@@ -88,7 +88,7 @@ function row(job, several) {
 
 function list() {
   const { jobs: all, more } = seen.list
-  const sorted = [...all].sort((a, b) => a.created.localeCompare(b.created) || a.id.localeCompare(b.id))
+  const sorted = [...all].sort((a, b) => Date.parse(a.created) - Date.parse(b.created) || a.id.localeCompare(b.id))
   const several = new Set(all.map((j) => `${j.store}/${j.space}`)).size > 1
   const nothing = seen.state === 'unknown' ? 'No job is unresolved. Nothing is to be decided.' : 'There are no such jobs.'
   if (!all.length) return h('p', { class: 'empty', 'data-key': 'empty' }, nothing)

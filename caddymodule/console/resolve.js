@@ -11,14 +11,15 @@ const choices = [
 ]
 
 // decide asks what became of an attempt, and has it recorded. What is decided on is
-// the attempt that was shown: if that is not unknown any more, nothing is done.
+// the attempt that was shown: if that is not unknown any more, nothing is done. It
+// tells what is to be said, and how the job is then, where that is known.
 export function decide(job, attempt, session) {
   const form = h('form', { class: 'decision' }, questions(job, attempt, session))
   const dialog = h('dialog', { 'aria-labelledby': 'decision-title' }, form)
   document.body.append(dialog)
   return new Promise((resolve) => {
-    let said = ''
-    dialog.addEventListener('close', () => { dialog.remove(); resolve(said) })
+    const outcome = { said: '', job: undefined }
+    dialog.addEventListener('close', () => { dialog.remove(); resolve(outcome) })
     dialog.addEventListener('click', (event) => { if (event.target.closest('[data-close]')) dialog.close() })
     form.addEventListener('change', () => follow(form))
     form.addEventListener('submit', async (event) => {
@@ -27,10 +28,11 @@ export function decide(job, attempt, session) {
       form.setAttribute('aria-busy', 'true')
       const decision = read(form, attempt)
       try {
-        const after = await post(jobPath(job.store, job.id, 'resolve'), decision)
-        said = `Attempt ${attempt.number} is resolved as ${decision.as}. The job is ${after.state} now.`
+        outcome.job = await post(jobPath(job.store, job.id, 'resolve'), decision)
+        outcome.said = `Attempt ${attempt.number} is resolved as ${decision.as}. The job is ${outcome.job.state} now.`
         dialog.close()
       } catch (error) {
+        outcome.job = error.job
         if (error.job) lost(form, error, attempt)
         else problem(form, error.message)
       } finally {

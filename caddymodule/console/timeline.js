@@ -36,7 +36,8 @@ export function timeline(job) {
 
   return h('div', { class: 'timeline' },
     h('div', { class: 'axis', 'aria-hidden': 'true' }, ticks.map((s) =>
-      h('span', { class: `tick ${s * 1000 > span * 0.8 ? 'last' : ''}`, style: { left: `${(s * 1000 / span * 100).toFixed(3)}%` } }, h('span', {}, s ? `+${lasting(s)}` : '0')))),
+      h('span', { class: 'tick', style: { left: `${(s * 1000 / span * 100).toFixed(3)}%` } }, // At the end there is no room for it.
+        s * 1000 < span * 0.87 && h('span', {}, s ? `+${lasting(s)}` : '0')))),
     h('ol', { class: 'lanes', 'aria-label': 'Attempts on a line of time' }, lanes.map(({ attempt, all, decided }) => {
       const won = attempt.number === job.result?.attempt
       return h('li', { class: `lane ${won ? 'won' : ''}`, 'data-key': `lane-${attempt.number}` },
