@@ -32,7 +32,8 @@ test: needed ## run all tests, with the race detector where there is a C compile
 		export CGO_ENABLED=0; race=; \
 		echo "make: there is no C compiler: the tests run without the race detector" >&2; \
 	fi; \
-	set -x; go vet ./... && go test $$race -timeout 30m ./...
+	set -x; go vet ./... && go test $$race -timeout 30m ./... && \
+	go -C e2e/browser vet ./... && go -C e2e/browser test -timeout 30m ./...
 
 # How long each set-up is under fire, and which; what faults are drawn from (0: another
 # seed each time), how often a primary is killed, and how many clients there are.
@@ -50,9 +51,10 @@ chaos: needed ## storms of faults on every kind of store, one after the other: F
 # The servers are installed without being started: the tests run servers of their
 # own. The name of php-fpm has PHP's version in it on many systems.
 needed:
-	@for program in redis-server curl node npm python3 php-fpm spin gcc; do \
+	@for program in redis-server curl node npm python3 php-fpm spin gcc chromium; do \
 		command -v $$program >/dev/null && continue; \
-		case $$program in php-fpm) ls /usr/sbin/php-fpm* >/dev/null 2>&1 && continue ;; esac; \
+		case $$program in php-fpm) ls /usr/sbin/php-fpm* >/dev/null 2>&1 && continue ;; \
+			chromium) command -v google-chrome >/dev/null && continue ;; esac; \
 		package=$$program; \
 		case $$program in node) package=nodejs ;; gcc) package="gcc libc6-dev" ;; esac; \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
