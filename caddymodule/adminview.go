@@ -61,6 +61,7 @@ type attemptView struct {
 	Kept         *keptView       `json:"kept,omitempty"`
 	Resolution   *resolutionView `json:"resolution,omitempty"`
 	Lookups      *lookupsView    `json:"lookups,omitempty"`
+	Trace        string          `json:"trace,omitempty"` // of the request that it was started for, as W3C's traceparent
 }
 
 // evidenceView is what was seen of an attempt on the wire.
@@ -137,7 +138,7 @@ func viewOfAttempt(a *keystore.Attempt) attemptView {
 	e := &a.Evidence
 	v := attemptView{
 		Number: a.Number, Provider: a.Provider, State: a.State.String(), Reason: a.Reason,
-		Started: a.Started.Std(), Ended: instant(a.Ended), Lease: a.Lease.Std(), ListensUntil: instant(a.ListensUntil),
+		Started: a.Started.Std(), Ended: instant(a.Ended), Lease: a.Lease.Std(), ListensUntil: instant(a.ListensUntil), Trace: a.Trace,
 		Evidence: evidenceView{
 			Upstream: e.Upstream, Observed: e.Hooked,
 			Asked: e.Asked, Connected: e.Connected, Sent: e.Wrote, FirstByte: e.FirstByte, Resent: e.Resent(),

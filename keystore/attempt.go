@@ -37,6 +37,10 @@ type Attempt struct {
 	// Kept is the answer that broke the contract. It is there only as long as the
 	// attempt is unknown, for whoever resolves it as succeeded with that answer.
 	Kept *Response `cbor:"41,keyasint,omitempty"`
+
+	// Trace is the trace context of the request that the attempt was started for, as
+	// W3C's traceparent has it; empty if nobody traced that.
+	Trace string `cbor:"60,keyasint,omitempty"`
 }
 
 // AttemptState is the state of one attempt.

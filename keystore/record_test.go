@@ -41,6 +41,7 @@ func fullJob() *Job {
 				Resolution: &Resolution{State: AttemptCancelled, Actor: "op", Evidence: "bank statement", At: after(time.Minute), ID: WriteID{0x33}, Kept: true},
 				Violation:  &Violation{Path: "/amount", Expected: "integer", Found: "string"},
 				Lookups:    Lookups{Count: 3, Last: after(time.Minute), Status: 404, Note: "too early to tell"},
+				Trace:      "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
 			},
 			{
 				Number: 4, Token: tok(4), Provider: "second", State: AttemptSucceeded, Version: 2, Started: after(time.Minute),

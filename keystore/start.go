@@ -9,6 +9,7 @@ type NewAttempt struct {
 	At       Time          // now, on the store's clock
 	Lease    time.Duration // how long the claim is believed without a sign of life
 	Listen   time.Duration // how long its gateway may have something to say of it
+	Trace    string        // of the request, where somebody traces it
 }
 
 // NewJob returns the job as its first claim writes it. The given job has the
@@ -40,6 +41,7 @@ func (j *Job) Start(n NewAttempt) *Job {
 		Started:      n.At,
 		Lease:        n.At.Add(n.Lease),
 		ListensUntil: n.At.Add(n.Listen),
+		Trace:        n.Trace,
 	})
 	next.trim()
 	next.fixExpiry(n.At, false)

@@ -46,6 +46,7 @@ func (c *call) close() {
 	if c.account.Verdict == "" {
 		c.account.Verdict = VerdictAborted
 	}
+	c.account.describe(c.r.Context())
 	c.g.observer.Request(c.account.Verdict)
 }
 

@@ -10,6 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	oteltrace "go.opentelemetry.io/otel/trace"
+
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
 
@@ -33,6 +36,8 @@ type attempt struct {
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
+	span   oteltrace.Span  // of the handlers, if somebody traces the request
+	asked  context.Context // of the request, which does not end with it
 
 	deadline    time.Time
 	stopTimeout func()         // stops the timer that gives up for the client's sake
@@ -155,7 +160,12 @@ func (rt *Route) dispatch(d dispatch) *attempt {
 	if own.Provider != "" {
 		a.log = a.log.With(slog.String("provider", own.Provider))
 	}
-	a.ctx, a.cancel = context.WithCancelCause(context.WithoutCancel(d.request.Context()))
+	a.asked = context.WithoutCancel(d.request.Context())
+	a.ctx, a.cancel = context.WithCancelCause(a.asked)
+	a.ctx, a.span = beginSpan(a.ctx, SpanAttempt)
+	if a.span != nil {
+		a.span.SetAttributes(attribute.String(AttributeJob, d.job.ID), attribute.Int(AttributeAttempt, own.Number), attribute.String(AttributeProvider, own.Provider))
+	}
 	a.trace.tooLate = a.tooLate
 	a.trace.abandon = a.cancel
 	a.trace.bodyless = d.body.size == 0
@@ -197,6 +207,7 @@ func (a *attempt) leave() {
 		a.timers.Done()
 	}
 	a.cancel(nil)
+	endSpan(a.span, nil) // of one that was never dispatched
 	a.g.mu.Lock()
 	delete(a.g.attempts, a)
 	a.g.mu.Unlock()
@@ -217,6 +228,7 @@ func (a *attempt) tooLate() bool {
 func (a *attempt) request(r *http.Request, job *keystore.Job, number int, keySent string) *http.Request {
 	req := r.Clone(a.trace.with(a.ctx))
 	removeOwnHeaders(req.Header)
+	handOn(a.ctx, req.Header)
 	// The answer is stored for clients that may understand other encodings.
 	req.Header.Del("Accept-Encoding")
 	req.Header[a.route.KeyHeader] = []string{keySent}

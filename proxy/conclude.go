@@ -48,8 +48,11 @@ func (a *attempt) conclude(seen observation) {
 	}
 	a.g.observer.Attempt(a.provider, word, time.Since(a.began))
 
+	a.endSpan(word)
+	_, span := beginSpan(a.asked, SpanCommit)
 	seen.recording = time.Now()
 	if v.outcome == keystore.OutcomeFailed && a.failOver(seen, v, report) {
+		endSpan(span, nil)
 		return
 	}
 	unrecorded := time.AfterFunc(answerTime, func() {
@@ -59,6 +62,7 @@ func (a *attempt) conclude(seen observation) {
 	})
 	settled, err := a.insist(report)
 	unrecorded.Stop()
+	endSpan(span, err)
 	if err != nil {
 		a.log.Error("an attempt's end could not be recorded", slog.String("outcome", outcomeWord(v.outcome)), slog.Any("error", err))
 	}

@@ -23,6 +23,7 @@ func (c *call) replay(j *keystore.Job) error {
 	if c.account.Verdict == "" {
 		c.account.Verdict = VerdictReplayed
 	}
+	defer c.traceReplay(j)()
 	c.w.Header().Set(HeaderReplayed, "true")
 	c.w.Header().Set(HeaderAnsweredAt, httpDate(answer.Answered.Std()))
 	return c.deliver(writeAnswer(c.w, c.r.Method, answer))

@@ -232,7 +232,9 @@ func (c *call) create(job *keystore.Job) error {
 	job.WriteID = keystore.NewWriteID()
 	sent := time.Now()
 	ctx, cancel := c.g.storeContext()
+	_, span := beginSpan(c.r.Context(), SpanClaim)
 	present, created, err := c.g.store.Create(ctx, job)
+	endSpan(span, err)
 	cancel()
 	c.account.inStore(sent)
 	switch {
@@ -312,7 +314,9 @@ func (c *call) judge(present *keystore.Job, sent time.Time) error {
 			next.WriteID = keystore.NewWriteID()
 			sent = time.Now()
 			ctx, cancel := c.g.storeContext()
+			_, span := beginSpan(c.r.Context(), SpanClaim)
 			found, swapped, err := c.g.store.Swap(ctx, present.WriteID, next)
+			endSpan(span, err)
 			cancel()
 			c.account.inStore(sent)
 			if err != nil {

@@ -139,7 +139,9 @@ func (c *call) wait(present *keystore.Job) (*keystore.Job, error) {
 	}
 	defer leave()
 	began := time.Now()
+	_, span := beginSpan(c.r.Context(), SpanWait)
 	defer func() {
+		endSpan(span, nil)
 		took := time.Since(began)
 		c.account.Wait += took
 		c.g.observer.Waited(took)
