@@ -6,7 +6,8 @@
  *   REQUEST2, REQUEST3  the second and the third attempt are fresh requests of their own
  *   TWO                 there are two attempts only
  *   FAILOVER            a proven failure is followed by the next attempt in the same write
- *   RACING              siblings may run side by side
+ *   RACING              siblings may run side by side, MAX=n attempts at most (3)
+ *   SPLIT               between the decision on a report and its swap anything can happen
  *   FAULTS=n            how many messages to the store are delayed, cut or lost
  *   OPS=n               how many decisions an operator makes
  *   WRONG               the operator may decide wrongly
@@ -14,6 +15,7 @@
  *   GONE=n              how often the job expires or is forgotten
  *   LOSSES=n            how often the store loses the record or goes back to an earlier one
  *   DURABLE             but never behind a write that it has acknowledged
+ *   CALM                leases lapse only once their attempts are over
  *   OTHER_INPUT         the last request may bring another input
  * BREAK_… breaks one rule.
  */
@@ -35,10 +37,10 @@
 #ifndef LOSSES
 #define LOSSES 0
 #endif
-#ifdef RACING
-#define MAX 3 /* attempts of a job on a racing route */
-#else
-#define MAX 0
+#ifndef RACING
+#define MAX 0 /* attempts of a job on a racing route */
+#elif !defined(MAX)
+#define MAX 3
 #endif
 
 /* States of an attempt. No: the record does not list it. */
@@ -134,7 +136,7 @@ Rec copy;         /* what the store goes back to */
 
 byte faults = FAULTS, ops = OPS, crashes = CRASHES, renewals = RENEWALS, gone = GONE, losses = LOSSES;
 byte phase[4], up[4], go[4], parent[4];
-bit input[4], begun[4], waited[4], done[4], dead[3];
+bit input[4], begun[4], reads[4], done[4], dead[3]; /* reads: it has waited, or had a write refused */
 
 /* What is true, whatever the record says. */
 byte given;        /* the answer that clients were given */
@@ -142,7 +144,7 @@ bit applied[4];    /* a write that lists it got into the store */
 bit aborting[4], definite[4], silent[4], answered[4], told[4];
 bit lossy, wrong;
 
-hidden Rec x, old; /* scratch */
+hidden Rec x; /* scratch */
 hidden byte nx, eff, fresh, verdict, ok, n, before;
 hidden byte contra, creates, starts, recovers;
 
@@ -220,7 +222,11 @@ inline fixExpiry() { x.expires = !unresolved(x) }
 
 inline lapseOne(i) {
 	if
+#ifdef BREAK_LAPSED_HAS_FAILED
+	:: x.st[i] == Starting && phase[i] >= Lapsed -> x.st[i] = Failed; fixExpiry()
+#else
 	:: x.st[i] == Starting && phase[i] >= Lapsed -> x.st[i] = Unknown
+#endif
 	:: else
 	fi
 }
@@ -231,22 +237,42 @@ inline start(t) {
 	if
 #ifdef BREAK_SIBLINGS_SHARE_NO_VERSION
 	:: true -> x.version++
+#elif defined(BREAK_NEXT_ATTEMPT_KEEPS_THE_VERSION)
+	:: count(x) == 0 -> x.version++
+	:: else
 #else
 	:: !unresolved(x) -> x.version++
 	:: else
 #endif
 	fi;
 	x.st[t] = Starting; x.ver[t] = x.version; x.res[t] = 0; x.ended[t] = 0;
-	x.expires = 0
+#ifdef BREAK_NEXT_ATTEMPT_RENAMES_THE_JOB
+	x.id = t;
+#endif
+#ifndef BREAK_NEXT_ATTEMPT_KEEPS_THE_EXPIRY
+	x.expires = 0;
+#endif
+	skip
 }
+
+#ifdef BREAK_OWN_CLAIM_IS_ANOTHERS
+#define listed(r, i) false
+#else
+#define listed(r, i) (r.st[i] != No)
+#endif
+#ifdef BREAK_NO_MAXIMUM
+#define room(r) (MAX > 0)
+#else
+#define room(r) (count(r) < MAX)
+#endif
 
 /* judge decides what a claim of t does about r. */
 inline judge(r, t, first) {
 	if
 	:: !r.there -> verdict = (first -> Create : RecordLost)
-	:: r.there && r.st[t] != No && live(r, t) && r.by == 0 -> verdict = Own
-	:: r.there && r.st[t] != No && !(live(r, t) && r.by == 0) -> verdict = OwnNotLive
-	:: r.there && r.st[t] == No ->
+	:: r.there && listed(r, t) && live(r, t) && r.by == 0 -> verdict = Own
+	:: r.there && listed(r, t) && !(live(r, t) && r.by == 0) -> verdict = OwnNotLive
+	:: r.there && !listed(r, t) ->
 		if
 #ifdef BREAK_STATE_BEFORE_FINGERPRINT
 		:: r.input != input[t] && !running(r) -> verdict = Conflict
@@ -257,18 +283,23 @@ inline judge(r, t, first) {
 #endif
 		:: else ->
 			if
+#ifdef BREAK_COMPLETED_IS_OPEN
+			:: r.by != 0 -> verdict = (first -> Start : Replay)
+#else
 			:: r.by != 0 -> verdict = Replay
+#endif
 #ifdef BREAK_RACES_BESIDE_RUNNING
-			:: r.by == 0 && running(r) && first && count(r) < MAX -> verdict = Sibling
-			:: r.by == 0 && running(r) && !(first && count(r) < MAX) -> verdict = Wait
+			:: r.by == 0 && running(r) -> verdict = (first && room(r) -> Sibling : Wait)
+#elif defined(BREAK_RUNNING_IS_OPEN)
+			:: r.by == 0 && running(r) -> verdict = (first -> Start : Wait)
 #else
 			:: r.by == 0 && running(r) -> verdict = Wait
 #endif
 			:: r.by == 0 && !running(r) && blocked(r) ->
 #ifdef BREAK_WAITER_ADDS_SIBLING
-				verdict = (count(r) < MAX -> Sibling : Blocked)
+				verdict = (room(r) -> Sibling : Blocked)
 #else
-				verdict = (first && count(r) < MAX -> Sibling : Blocked)
+				verdict = (first && room(r) -> Sibling : Blocked)
 #endif
 			:: r.by == 0 && !running(r) && !blocked(r) ->
 #ifdef BREAK_WAITER_BECOMES_LEADER
@@ -288,7 +319,10 @@ inline discardSibling(i, winner) {
 	fi
 }
 inline takeSlot(winner, what) {
-	x.by = winner; x.result = what; x.version++;
+	x.by = winner; x.result = what;
+#ifndef BREAK_SLOT_IS_OVERWRITTEN /* the version guards it too */
+	x.version++;
+#endif
 #ifndef BREAK_SIBLINGS_STAY
 	discardSibling(1, winner); discardSibling(2, winner); discardSibling(3, winner);
 #endif
@@ -313,7 +347,11 @@ inline settle(t, out, listening) {
 	:: out == Final && (slotTaken(t) || overtaken(t)) -> x.st[t] = Discarded; x.ended[t] = 1; fixExpiry(); eff = EffDiscarded
 	:: out == Final && !(slotTaken(t) || overtaken(t)) -> x.st[t] = Succeeded; x.ended[t] = 1; takeSlot(t, t); eff = EffWon
 	:: out == ProvenFail -> x.st[t] = Failed; x.ended[t] = 1; fixExpiry(); eff = EffFailed
+#ifdef BREAK_SILENCE_IS_FAILURE
+	:: out == Unsure -> x.st[t] = Failed; x.ended[t] = x.ended[t] || !listening; fixExpiry(); eff = EffFailed
+#else
 	:: out == Unsure -> x.st[t] = Unknown; x.ended[t] = x.ended[t] || !listening; eff = EffUnknown
+#endif
 	fi
 }
 
@@ -337,13 +375,21 @@ inline report(t, out, listening) {
 	:: out != Running && x.st[t] == Unknown ->
 		if
 		:: out == Unsure && (listening || x.ended[t])
+#ifdef BREAK_LATE_RESULT_IS_DROPPED
+		:: out == Final -> note(t, out, listening)
+#endif
+#ifdef BREAK_LATE_PROOF_IS_DROPPED
+		:: out == ProvenFail -> note(t, out, listening)
+#endif
 		:: else -> settle(t, out, listening)
 		fi
 	:: out != Running && x.st[t] == Failed ->
 		if
 		:: x.res[t] == 0 || out != Final -> note(t, out, listening)
-#ifdef BREAK_CONTRADICTION_IS_SILENT
+#ifdef BREAK_FAILURE_IS_CONTRADICTED_IN_SILENCE
 		:: else -> settle(t, out, listening)
+#elif defined(BREAK_RESOLVED_FAILURE_IS_FINAL)
+		:: else -> note(t, out, listening); contra = 1
 #else
 		:: else -> settle(t, out, listening); contra = 1
 #endif
@@ -353,27 +399,40 @@ inline report(t, out, listening) {
 		:: out == Unsure && listening
 #ifdef BREAK_CANCEL_THEN_COMMIT
 		:: out == Final -> settle(t, out, listening); contra = 1
+#elif defined(BREAK_CANCELLED_IS_FINAL)
+		:: out == Final -> note(t, out, listening); contra = 1
+#elif defined(BREAK_CANCELLED_IS_CONTRADICTED_IN_SILENCE)
+		:: out == Final -> x.st[t] = Discarded; x.ended[t] = 1; fixExpiry(); nx = 1; eff = EffDiscarded
 #endif
 		:: else -> x.st[t] = Discarded; x.ended[t] = 1; fixExpiry(); nx = 1; eff = EffDiscarded; contra = (out == Final)
 		fi
 	:: out != Running && x.st[t] == Succeeded ->
 		if
+#ifdef BREAK_OWN_COMMIT_IS_ANOTHERS
+		:: x.res[t] != Succeeded -> settle(t, out, listening)
+#endif
 		:: x.res[t] != Succeeded ->
 			eff = EffAlready;
 			if
+#ifndef BREAK_CONTRADICTION_IS_TOLD_ONCE
 			:: x.res[t] != 0 && out == Final -> contra = 1
+#endif
 			:: else
 			fi
 		:: else ->
 			if
+#ifndef BREAK_SUCCESS_IS_CONTRADICTED_IN_SILENCE
 			:: out == ProvenFail || (out == Final && x.result != t) -> contra = 1
+#endif
 			:: else
 			fi;
 			note(t, out, listening)
 		fi
 	:: out != Running && x.st[t] == Discarded ->
 		if
+#ifndef BREAK_CONTRADICTION_IS_TOLD_ONCE
 		:: out == Final && x.res[t] != 0 -> contra = 1
+#endif
 		:: else
 		fi;
 		note(t, out, listening)
@@ -381,8 +440,23 @@ inline report(t, out, listening) {
 	fi
 }
 
+#define proven(r, i) (r.st[i] == Failed && r.res[i] == 0 && r.ended[i])
+/* provenOne adds to x that i failed, as r says by i's own proof. */
+inline provenOne(r, i, t) {
+	if
+	:: i != t && proven(r, i) && x.st[i] != No ->
+		report(i, ProvenFail, 0); n = n || nx
+	:: else
+	fi
+}
+
 /* decide is what a report of t does to the record that is there: x is to be written if nx. */
 #ifdef KEEP_LAST
+/* comesBack: the store has lost t, and nothing speaks against its coming back. */
+#define against(i, t) (i != t && U(rec, i) && !proven(last[t], i))
+#define undecided(t) (U(last[t], t) && last[t].res[t] == 0)
+#define comesBack(t) (!(rec.there && rec.st[t] != No) && undecided(t) && phase[t] != Old && \
+	(!rec.there || (rec.id == last[t].id && rec.by == 0 && !against(1, t) && !against(2, t) && !against(3, t))))
 inline decide(t, out, listening) {
 	nx = 0; creates = 0; recovers = 0; eff = EffLost;
 	set(x, rec);
@@ -391,27 +465,43 @@ inline decide(t, out, listening) {
 	:: else ->
 		if
 #ifndef BREAK_RECOVERS_WHAT_WAS_DECIDED
-		:: !U(last[t], t) || last[t].res[t] != 0
+		:: !undecided(t)
 #endif
 #ifndef BREAK_RECOVERS_WHAT_IS_OLD
 		:: phase[t] == Old
 #endif
+#ifdef BREAK_NEVER_RECOVERS
+		:: true
+#endif
 		:: else ->
 			if
-			:: !rec.there -> set(x, last[t]); report(t, out, listening); nx = 1; creates = 1; recovers = 1
-#ifdef BREAK_RECOVERS_BESIDE
-			:: rec.there && (rec.id != last[t].id || rec.by != 0)
-#elif defined(BREAK_RECOVERS_INTO_ANOTHER_JOB)
-			:: rec.there && (rec.by != 0 || unresolved(rec))
-#else
-			:: rec.there && (rec.id != last[t].id || rec.by != 0 || unresolved(rec))
+			:: !rec.there ->
+				set(x, last[t]); report(t, out, listening); nx = 1; creates = 1; recovers = 1;
+#ifdef BREAK_RECOVERS_UNDER_ANOTHER_ID
+				x.id = t;
 #endif
+				skip
 			:: else ->
-				x.st[t] = last[t].st[t]; x.res[t] = last[t].res[t]; x.ended[t] = last[t].ended[t];
-				x.ver[t] = x.version;
-				report(t, out, listening);
-				fixExpiry();
-				nx = 1; recovers = 1
+#ifndef BREAK_RECOVERS_NO_PROOF
+				/* what the write that started it said of others is lost with it, and true all the same */
+				n = 0; provenOne(last[t], 1, t); provenOne(last[t], 2, t); provenOne(last[t], 3, t);
+				n = 0; nx = 0; contra = 0; eff = EffLost;
+#endif
+				if
+#ifdef BREAK_RECOVERS_BESIDE
+				:: x.id != last[t].id || x.by != 0
+#elif defined(BREAK_RECOVERS_INTO_ANOTHER_JOB)
+				:: x.by != 0 || unresolved(x)
+#else
+				:: x.id != last[t].id || x.by != 0 || unresolved(x)
+#endif
+				:: else ->
+					x.st[t] = last[t].st[t]; x.res[t] = last[t].res[t]; x.ended[t] = last[t].ended[t];
+					x.ver[t] = x.version;
+					report(t, out, listening);
+					fixExpiry();
+					nx = 1; recovers = 1
+				fi
 			fi
 		fi
 	fi
@@ -427,21 +517,23 @@ inline decide(t, out, listening) {
 	fi
 }
 #define remember(t) skip
+#define comesBack(t) false
+#define undecided(t) true
 #endif
 
 /* abort decides what a claim of t writes next that was never dispatched: x if nx. */
-inline provenOne(i, t) {
-	if
-	:: i != t && w[t].st[i] == Failed && w[t].res[i] == 0 && w[t].ended[i] && x.st[i] != No ->
-		report(i, ProvenFail, 0); n = n || nx
-	:: else
-	fi
-}
 inline abort(t) {
 	nx = 0; creates = 0; recovers = 0; n = 0;
 	if
+#ifdef BREAK_ABORT_LEAVES_THE_CREATE
+	:: !rec.there && exp[t] == 0
+#else
 	:: !rec.there && exp[t] == 0 -> set(x, w[t]); report(t, ProvenFail, 0); nx = 1; creates = 1
+#endif
 	:: !rec.there && exp[t] != 0
+#ifdef BREAK_ABORT_LEAVES_THE_UNKNOWN
+	:: rec.there && rec.st[t] == Unknown
+#endif
 	:: rec.there && rec.st[t] != No -> set(x, rec); report(t, ProvenFail, 0)
 #ifndef BREAK_ABORT_LEAVES_THE_SWAP
 	:: rec.there && rec.st[t] == No && exp[t] != 0 && rec.wid == exp[t] ->
@@ -449,7 +541,9 @@ inline abort(t) {
 #endif
 	:: else ->
 		set(x, rec);
-		provenOne(1, t); provenOne(2, t); provenOne(3, t);
+#ifndef BREAK_ABORT_FORGETS_THE_PROOF
+		provenOne(w[t], 1, t); provenOne(w[t], 2, t); provenOne(w[t], 3, t);
+#endif
 		nx = n
 	fi
 }
@@ -462,42 +556,46 @@ inline abort(t) {
 	(a == Failed && r != 0 && (b == Succeeded || b == Discarded)) || \
 	(a == Cancelled && b == Discarded))
 
-inline checkAttempt(i, j, k) {
+/* a is about to take the place of rec */
+inline checkAttempt(a, i, j, k) {
 	/* nothing is dropped, and no state is left that stands */
-	assert(!old.there || old.st[i] == No || rec.st[i] != No);
-	assert(!old.there || leads(old.st[i], rec.st[i], old.res[i]));
+	assert(!rec.there || rec.st[i] == No || a.st[i] != No);
+	assert(!rec.there || leads(rec.st[i], a.st[i], rec.res[i]));
 	/* the first invariant */
-	assert(!(old.st[i] == No && rec.st[i] == Starting && !recovers) ||
-		(rec.by == 0 && !waited[i] && rec.input == input[i] && (lossy || !told[parent[i]] || MAX > 0) &&
-		((!U(rec, j) && !U(rec, k)) || (MAX > 0 && count(rec) <= MAX))));
-	assert(!(old.st[i] == No && rec.st[i] == Starting && !recovers && MAX > 0 && parent[i] == 0) ||
-		(!live(rec, j) && !live(rec, k)));
-	/* what the store lost comes back only where nothing speaks against it */
-	assert(!(recovers && old.there && old.st[i] == No && rec.st[i] != No) ||
-		(old.by == 0 && !U(old, j) && !U(old, k)));
-	assert(!(rec.by != 0 && U(rec, i)));
+	assert(!(rec.st[i] == No && a.st[i] == Starting && !recovers) ||
+		(a.by == 0 && !reads[i] && a.input == input[i] && (lossy || !told[parent[i]] || MAX > 0) &&
+		((!U(a, j) && !U(a, k)) || (MAX > 0 && count(a) <= MAX))));
+	assert(!(rec.st[i] == No && a.st[i] == Starting && !recovers && MAX > 0 && parent[i] == 0) ||
+		(!live(a, j) && !live(a, k)));
+	/* an attempt's version is what the design says */
+	assert(!(rec.st[i] == No && a.st[i] == Starting && !recovers) || a.ver[i] == a.version &&
+		(lossy || !rec.there || a.version == rec.version + !(U(a, j) || U(a, k))));
+	/* what the store lost comes back only where nothing speaks against it but what is known better */
+	assert(!(recovers && rec.there && rec.st[i] == No && a.st[i] != No) ||
+		(rec.by == 0 && (!U(rec, j) || proven(a, j)) && (!U(rec, k) || proven(a, k))));
+	assert(!(a.by != 0 && U(a, i)));
 	/* a proof is a proof */
-	assert(!(rec.st[i] == Failed && rec.res[i] == 0) || up[i] == Unsent || up[i] == Never);
-	assert(!(definite[i] && U(rec, i)) || lossy);
-	applied[i] = applied[i] || rec.st[i] != No
+	assert(!(a.st[i] == Failed && a.res[i] == 0) || up[i] == Unsent || up[i] == Never);
+	assert(!(definite[i] && U(a, i)) || lossy);
+	applied[i] = applied[i] || a.st[i] != No
 }
 
-inline check() {
+inline check(a) {
 	if
-	:: old.there ->
-		assert(rec.id == old.id && rec.input == old.input && rec.version >= old.version);
+	:: rec.there ->
+		assert(a.id == rec.id && a.input == rec.input && a.version >= rec.version);
 		/* the second invariant: the slot is written once, by whoever was not overtaken */
-		assert(old.by == 0 || (rec.by == old.by && rec.result == old.result));
-		assert(!(old.by == 0 && rec.by != 0 && rec.res[rec.by] != Succeeded) || rec.ver[rec.by] == old.version)
+		assert(rec.by == 0 || (a.by == rec.by && a.result == rec.result));
+		assert(!(rec.by == 0 && a.by != 0) || a.version == rec.version + 1);
+		assert(!(rec.by == 0 && a.by != 0 && a.res[a.by] != Succeeded) || a.ver[a.by] == rec.version)
 	:: else
 		/* a job that is there again without a claim, although nothing was lost */
 		-> assert(!recovers || lossy)
 	fi;
 	/* the third: what is unresolved has no expiry */
-	assert(rec.expires == !unresolved(rec));
-	assert(rec.by == 0 || rec.st[rec.by] == Succeeded);
-	checkAttempt(1, 2, 3); checkAttempt(2, 1, 3); checkAttempt(3, 1, 2);
-	clear(old)
+	assert(a.expires == !unresolved(a));
+	assert(a.by == 0 || a.st[a.by] == Succeeded);
+	checkAttempt(a, 1, 2, 3); checkAttempt(a, 2, 1, 3); checkAttempt(a, 3, 1, 2)
 }
 
 /* put is create, with nothing expected, or swap. */
@@ -517,7 +615,7 @@ inline put(a, e) {
 #else
 	:: !(rec.there && mine(a, e)) && (e == 0 && !rec.there || e != 0 && rec.there && rec.wid == e) ->
 #endif
-		ok = 1; set(old, rec); set(rec, a); check()
+		ok = 1; check(a); set(rec, a)
 	:: else
 	fi
 }
@@ -540,8 +638,18 @@ inline onItsWay(a, e, t) { netExp = e; netOf = t; netBack = recovers; set(net, a
 #endif
 /* give is an answer from the record, or one that was told to be recorded. */
 inline give(answer) {
+#ifdef DURABLE
+	assert(copy.by != 0 && copy.result == answer); /* nobody is told what is not acknowledged yet */
+#endif
 	assert(given == 0 || given == answer || excused);
 	given = answer
+}
+/* giveOwn is that of t to its own client. If its job is gone meanwhile, it is no answer of the job that is there now. */
+inline giveOwn(t) {
+	if
+	:: phase[t] != Old -> give(t)
+	:: else
+	fi
 }
 
 /* spin lets nobody jump to a d_step; a choice that is none comes before it. */
@@ -561,7 +669,7 @@ inline rename() {
 
 /* leaves is the end of an attempt. What cannot matter any more is forgotten: it would only make equal states differ. */
 inline leaves(t) {
-	done[t] = 1; waited[t] = 0; told[t] = 0; aborting[t] = 0; parent[t] = 0;
+	done[t] = 1; reads[t] = 0; told[t] = 0; aborting[t] = 0; parent[t] = 0;
 	forgetWrite(t);
 #if LOSSES == 0
 	if
@@ -581,9 +689,12 @@ inline leaves(t) {
 
 /* concludes is what a gateway decides to write of its attempt's end. */
 inline concludes(t, out, lingers, contradicted) {
-	contra = 0;
+	contra = 0; before = comesBack(t);
 	decide(t, out, out == Unsure && lingers);
-	contradicted = contradicted || contra; contra = 0
+	/* what the store lost comes back where nothing speaks against it, and never what its gateway saw decided */
+	assert(!before || eff != EffLost);
+	assert(!recovers || undecided(t));
+	contradicted = contra; contra = 0; before = 0
 }
 
 /* learns is what it knows of the record once that says so. */
@@ -612,6 +723,13 @@ inline learns(t) {
 #define tells(t) skip
 #endif
 
+inline renews() {
+	if
+	:: v == EffRenewed -> phase[t] = Fresh
+	:: else
+	fi
+}
+
 /* keepId leaves nothing of a write that is over but whose job it was. */
 inline keepId(t) { n = w[t].id; clear(w[t]); w[t].id = n; n = 0; exp[t] = 0; rename() }
 
@@ -625,10 +743,14 @@ inline decideReply(t, first) {
 	:: verdict == Own -> set(w[t], rec)
 	:: verdict == OwnNotLive -> set(w[t], rec); exp[t] = 0
 	:: verdict == Replay -> assert(rec.input == input[t]);
-#if !defined(DURABLE) || defined(BREAK_REPLAYS_UNACKNOWLEDGED)
-		give(rec.result) /* where the store can go back behind it, only what is acknowledged counts */
+#ifndef BREAK_REPLAYS_UNACKNOWLEDGED
+		acknowledge();
 #endif
-	:: verdict == Wait -> waited[t] = 1; assert(rec.input == input[t]); forgetWrite(t)
+		give(rec.result)
+	:: verdict == Wait -> reads[t] = 1; assert(rec.input == input[t]); forgetWrite(t)
+#ifdef BREAK_LOST_IS_CREATED
+	:: verdict == RecordLost -> creates_(t); verdict = Start
+#endif
 	:: else
 	fi
 }
@@ -652,8 +774,16 @@ inline claims(t, v) {
 	recovers = 0;
 	put(w[t], exp[t]);
 	if
+#ifdef BREAK_SHORT_CLAIM_IS_RUN
+	:: ok -> v = Own
+#else
 	:: ok -> v = Own; acknowledge()
-	:: else -> decideReply(t, exp[t] == 0); v = verdict
+#endif
+#ifdef BREAK_REFUSED_CLAIMS_AGAIN
+	:: else -> reads[t] = exp[t] != 0; decideReply(t, 1); v = verdict
+#else
+	:: else -> reads[t] = exp[t] != 0; decideReply(t, exp[t] == 0); v = verdict
+#endif
 	fi
 }
 
@@ -671,11 +801,15 @@ end:
 	/* a fresh request's first claim; that requests come in the order of their names is a matter of names */
 	:: d_step { comes(t) -> creates_(t); claims(t, v) };
 		goto judged
+#if FAULTS > 0
 	:: d_step { comes(t) && canFail -> creates_(t); onItsWay(w[t], exp[t], t); resends = 1 };
 		goto doubts
+#endif
 	:: go[t] == Claimed -> goto dispatch
 	:: go[t] == Doubtful -> goto aborts
+#ifdef RACING
 	:: go[t] == Races -> goto race
+#endif
 	fi;
 
 claim:
@@ -690,6 +824,7 @@ judged:
 		:: v == Wait -> goto waits
 		:: else -> goto over
 		fi
+#if FAULTS > 0
 	:: d_step { canFail -> onItsWay(w[t], exp[t], t) };
 doubts:
 		if
@@ -702,6 +837,7 @@ doubts:
 		:: goto aborts
 #endif
 		fi
+#endif
 	fi;
 
 waits:
@@ -714,6 +850,7 @@ waits:
 	:: else -> goto over
 	fi;
 
+#ifdef RACING
 	/* a sibling of the request's own attempt parent[t] */
 race:
 	if
@@ -721,7 +858,11 @@ race:
 	:: d_step {
 		v = 0;
 		if
-		:: rec.there && rec.id == w[parent[t]].id && U(rec, parent[t]) && rec.by == 0 && count(rec) < MAX && rec.st[t] == No ->
+#ifdef BREAK_RACES_WHAT_IS_OVER
+		:: rec.there && rec.id == w[parent[t]].id && room(rec) && rec.st[t] == No ->
+#else
+		:: rec.there && rec.id == w[parent[t]].id && U(rec, parent[t]) && rec.by == 0 && room(rec) && rec.st[t] == No ->
+#endif
 			exp[t] = rec.wid; set(x, rec); start(t); draw(); set(w[t], x); v = Start; resends = (FAULTS > 0)
 		:: rec.there && rec.st[t] != No -> decideReply(t, 0); v = verdict
 		:: else
@@ -742,12 +883,15 @@ races:
 		:: v -> goto dispatch
 		:: else -> goto race
 		fi
+#if FAULTS > 0
 	:: d_step { canFail -> onItsWay(w[t], exp[t], t) };
 		if
 		:: resends -> resends = 0; goto races
 		:: goto aborts
 		fi
+#endif
 	fi;
+#endif
 
 	/* the last statement before the provider's chain */
 dispatch:
@@ -795,7 +939,7 @@ upstream:
 	fi;
 #ifdef BREAK_TELLS_FIRST
 	if
-	:: d_step { out == Final && !lingers -> give(t) }
+	:: d_step { out == Final && !lingers -> giveOwn(t) }
 	:: else
 	fi;
 #endif
@@ -816,7 +960,7 @@ decides:
 		v = eff; recovers = 0
 	   };
 		if
-		:: d_step { swapping -> put(w[t], exp[t]); swapping = !ok; if :: ok -> learns(t) :: else fi };
+		:: d_step { swapping -> put(w[t], exp[t]); swapping = !ok; if :: ok -> learns(t); renews() :: else fi };
 			if
 			:: swapping -> goto decides
 			:: else
@@ -832,12 +976,10 @@ decides:
 		:: else
 		fi;
 		learns(t);
-		if
-		:: eff == EffRenewed -> phase[t] = Fresh
-		:: else
-		fi;
-		v = eff; recovers = 0
+		v = eff; recovers = 0;
+		renews()
 	   }
+#if FAULTS > 0
 	:: d_step {
 		canFail -> concludes(t, out, lingers, contradicted);
 		if
@@ -851,6 +993,7 @@ decides:
 		:: else -> goto decides
 		fi
 #endif
+#endif
 	fi;
 	d_step {
 		exp[t] = 0; swapping = 0;
@@ -859,10 +1002,12 @@ decides:
 		:: else
 		fi;
 		/* somebody who decided wrongly is told */
-		assert(!(out == Final && rec.there && (rec.res[t] == Failed || rec.res[t] == Cancelled)) || contradicted || lossy);
+		assert(!(rec.there && (out == Final && rec.res[t] != 0 || out == ProvenFail && rec.res[t] == Succeeded)) || contradicted || lossy);
+		/* its job is the one that it was claimed for */
+		assert(!(rec.there && rec.st[t] != No) || rec.id == w[t].id);
 		contradicted = 0;
 		if
-		:: out == Final && !lingers && (v == EffWon || v == EffAlready) -> give(t)
+		:: out == Final && !lingers && (v == EffWon || v == EffAlready) -> giveOwn(t)
 		:: out == Final && !lingers && !(v == EffWon || v == EffAlready) && rec.there && rec.by != 0 && rec.id == w[t].id -> give(rec.result)
 		:: else
 		fi;
@@ -929,11 +1074,13 @@ fails:
 		:: v -> goto over
 		:: else -> goto failover
 		fi
+#if FAULTS > 0
 	:: d_step { canFail -> onItsWay(w[f], exp[f], f) };
 		if
 		:: resends -> resends = 0; goto fails
 		:: d_step { go[f] = Doubtful; begun[f] = 1 }; goto over
 		fi
+#endif
 	fi;
 #endif
 
@@ -951,6 +1098,7 @@ insists:
 		fi;
 		n = 0; definite[t] = 1
 	   }
+#if FAULTS > 0
 	:: d_step {
 		canFail -> abort(t); contra = 0; n = 0;
 		if
@@ -959,6 +1107,7 @@ insists:
 		fi
 	   };
 		goto insists
+#endif
 	fi;
 
 over:
@@ -987,6 +1136,8 @@ inline executes(i) {
 #endif
 #ifdef BREAK_RESOLVES_STARTING
 #define resolvable(i) (rec.there && rec.by == 0 && U(rec, i))
+#elif defined(BREAK_RESOLVES_WHAT_IS_PROVEN)
+#define resolvable(i) (rec.there && rec.by == 0 && (rec.st[i] == Unknown || rec.st[i] == Failed))
 #else
 #define resolvable(i) (rec.there && rec.by == 0 && rec.st[i] == Unknown)
 #endif
@@ -1018,6 +1169,7 @@ inline goes() {
 #else
 #define mayReport(i) (rec.st[i] == Starting || (rec.st[i] != No && !rec.ended[i] && phase[i] < Over))
 #endif
+#define speaks(i) (rec.st[i] != No && up[i] != Unsent && !rec.ended[i] && !done[i])
 #ifdef BREAK_UNRESOLVED_EXPIRES
 #define expired (rec.there && !running(rec))
 #else
@@ -1032,9 +1184,14 @@ inline crash(i, g) {
 	fi
 }
 
+#ifdef CALM
+#define passes(i) done[i]
+#else
+#define passes(i) true
+#endif
 #define time(i) \
 	:: d_step { \
-		begun[i] && phase[i] < Lapsed && (rec.st[i] == Starting || up[i] == Unsent && !done[i] && !aborting[i]) -> \
+		begun[i] && passes(i) && phase[i] < Lapsed && (rec.st[i] == Starting || up[i] == Unsent && !done[i] && !aborting[i]) -> \
 		phase[i] = (phase[i] == Fresh && up[i] == Unsent && !done[i] && !aborting[i] -> HalfOver : Lapsed) \
 	   }
 #if GONE > 0
@@ -1054,8 +1211,9 @@ inline settled(i) {
 	assert(rec.st[i] != Starting || rec.by != 0);
 	/* nothing is left unknown but what nobody can know */
 	assert(rec.by != 0 || rec.st[i] != Unknown || silent[i] || lossy);
-	/* an answer that came is not lost */
+	/* an answer that came is not lost: it is the result, or discarded as another one is, or nobody wanted it */
 	assert(!answered[i] || silent[i] || rec.by != 0 || phase[i] == Old || lossy || wrong);
+	assert(!answered[i] || silent[i] || rec.st[i] == Succeeded || rec.st[i] == Discarded || phase[i] == Old || lossy);
 	assert(!applied[i] || rec.there || phase[i] == Old || lossy)
 }
 
@@ -1084,16 +1242,21 @@ active proctype World() {
 			(rec.st[2] == Starting && phase[2] >= Lapsed) || (rec.st[3] == Starting && phase[3] >= Lapsed)) ->
 		set(x, rec); lapse(); draw(); put(x, rec.wid); acknowledge()
 	   }
+#if OPS > 0
 	operator(1, Succeeded)
 	operator(1, Failed)
 	operator(1, Cancelled)
 	operator(2, Succeeded)
 	operator(2, Failed)
 	operator(2, Cancelled)
+#ifndef TWO
 	operator(3, Succeeded)
 	operator(3, Failed)
 	operator(3, Cancelled)
+#endif
 	:: ops > 0 -> ops = 0 /* nobody decides any more */
+#endif
+#if FAULTS > 0
 	:: d_step {
 		net.there ->
 		recovers = netBack;
@@ -1101,13 +1264,18 @@ active proctype World() {
 		recovers = 0; clear(net); netExp = 0; netOf = 0; netBack = 0
 	   }
 	:: d_step { net.there -> clear(net); netExp = 0; netOf = 0; netBack = 0 } /* it is lost */
+#endif
 #if CRASHES > 0
 	:: d_step { crashes > 0 && !dead[1] -> crashes--; dead[1] = 1; crash(1, 1); crash(2, 1); crash(3, 1) }
 	:: d_step { crashes > 0 && !dead[2] -> crashes--; dead[2] = 1; crash(1, 2); crash(2, 2); crash(3, 2) }
 #endif
 #if GONE > 0
 	:: d_step { gone > 0 && expired -> assert(!unresolved(rec)); goes() }
-	:: d_step { gone > 0 && rec.there && rec.by != 0 && !mayReport(1) && !mayReport(2) && !mayReport(3) -> goes() }
+	:: d_step {
+		gone > 0 && rec.there && rec.by != 0 && !mayReport(1) && !mayReport(2) && !mayReport(3) ->
+		/* nobody has anything to say any more of an attempt whose job is forgotten */
+		assert(!speaks(1) && !speaks(2) && !speaks(3)); goes()
+	   }
 #endif
 #if LOSSES > 0
 	:: d_step { losses > 0 && copy.wid != rec.wid -> set(copy, rec) }
