@@ -51,12 +51,12 @@ chaos: needed ## storms of faults on every kind of store, one after the other: F
 # The servers are installed without being started: the tests run servers of their
 # own. The name of php-fpm has PHP's version in it on many systems.
 needed:
-	@for program in redis-server curl node npm python3 php-fpm spin gcc chromium; do \
+	@for program in redis-server curl node npm python3 php-fpm spin promtool gcc chromium; do \
 		command -v $$program >/dev/null && continue; \
 		case $$program in php-fpm) ls /usr/sbin/php-fpm* >/dev/null 2>&1 && continue ;; \
 			chromium) command -v google-chrome >/dev/null && continue ;; esac; \
 		package=$$program; \
-		case $$program in node) package=nodejs ;; gcc) package="gcc libc6-dev" ;; esac; \
+		case $$program in node) package=nodejs ;; promtool) package=prometheus ;; gcc) package="gcc libc6-dev" ;; esac; \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 			echo "make: installing $$package, which the tests need" >&2; \
 			apt-get -qq update && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends $$package || exit 1; \
