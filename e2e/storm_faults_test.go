@@ -166,7 +166,7 @@ func (s *storm) networkFaults(leg string, cutters []*cutter.Cutter) lane {
 					}
 				}
 				for _, c := range cutters {
-					c.Set(cutter.Fault{})
+					c.Set()
 				}
 				if hits(cutters, f.Do) > before || s.t.Failed() {
 					return

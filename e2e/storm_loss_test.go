@@ -60,7 +60,7 @@ func (w *watched) killLagging(of string) {
 	s.await("there is something that replicas have missed", func() bool { return s.ledger.count() >= executed+20 })
 	old.Kill()
 	front.Cut(of) // and it never reaches them
-	front.Set(cutter.Fault{})
+	front.Set()
 	next := w.replaced(old)
 	old.Follow(next)
 	w.whole()

@@ -16,10 +16,8 @@ type Action int
 
 // The actions.
 const (
-	// Pass lets everything through, as without any fault.
-	Pass Action = iota
 	// Delay holds each piece back for Fault.Delay.
-	Delay
+	Delay Action = iota + 1
 	// CutBefore cuts the connection when the client sends something, which is not
 	// forwarded.
 	CutBefore
@@ -56,9 +54,9 @@ type Cutter struct {
 	wg       sync.WaitGroup
 
 	mu     sync.Mutex
-	fault  Fault
+	faults []Fault
 	rnd    *rand.Rand
-	healed chan struct{} // closed when the fault in force is over
+	healed chan struct{} // closed when the faults in force are over
 	closed bool
 	hits   map[Action]int
 	links  map[*link]struct{}
@@ -84,11 +82,12 @@ func New(t testing.TB, target string, seed uint64) *Cutter {
 // Addr is where clients connect to (host:port).
 func (c *Cutter) Addr() string { return c.listener.Addr().String() }
 
-// Set puts a fault into force in place of the one before. Pass heals.
-func (c *Cutter) Set(f Fault) {
+// Set puts faults into force in place of those before; none heals. Of several the
+// first that hits acts.
+func (c *Cutter) Set(faults ...Fault) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.fault = f
+	c.faults = faults
 	close(c.healed)
 	c.healed = make(chan struct{})
 }
@@ -117,25 +116,21 @@ func (c *Cutter) Hits(a Action) int {
 }
 
 // meet returns what is to become of a piece that a link is about to forward, and
-// when the fault in force is over.
+// when the faults in force are over.
 func (c *Cutter) meet(l *link, fromClient bool) (f Fault, healed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f = c.fault
-	hit := f.Do != Pass && l.is(f.Of)
-	switch f.Do {
-	case CutBefore, CutAfter:
-		hit = hit && fromClient
-	case Pass, Delay, BlackHole, Drip:
+	for _, f := range c.faults {
+		if !fromClient && (f.Do == CutBefore || f.Do == CutAfter) || !l.is(f.Of) {
+			continue
+		}
+		if f.Chance > 0 && c.rnd.Float64() >= f.Chance {
+			continue
+		}
+		c.hits[f.Do]++
+		return f, c.healed
 	}
-	if hit && f.Chance > 0 && c.rnd.Float64() >= f.Chance {
-		hit = false
-	}
-	if !hit {
-		return Fault{}, c.healed
-	}
-	c.hits[f.Do]++
-	return f, c.healed
+	return Fault{}, c.healed
 }
 
 func (c *Cutter) accept() {

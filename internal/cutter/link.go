@@ -111,7 +111,6 @@ func (l *link) forward(piece []byte, to net.Conn, fromClient bool) bool {
 			}
 		case Drip:
 			return l.drip(piece, to, f.Delay, healed)
-		case Pass:
 		}
 		_, err := to.Write(piece)
 		return err == nil

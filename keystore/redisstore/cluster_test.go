@@ -47,6 +47,27 @@ func TestCluster(t *testing.T) {
 		return openWith(t, byURL(cluster.URL()), func(o *Options) { o.Prefix, o.Timeout = prefix, time.Second })
 	}
 
+	t.Run("linearizable through a network that cuts and delays", func(t *testing.T) {
+		for _, front := range fronts {
+			front.Set(
+				cutter.Fault{Do: cutter.CutBefore, Chance: 0.02, Of: "through-cutter"},
+				cutter.Fault{Do: cutter.CutAfter, Chance: 0.02, Of: "through-cutter"},
+				cutter.Fault{Do: cutter.Delay, Chance: 0.02, Of: "through-cutter", Delay: 20 * time.Millisecond},
+			)
+			defer front.Set()
+		}
+		storetest.Linearizable(t, func(testing.TB) storetest.Backend {
+			return storetest.Backend{Open: func(t testing.TB) keystore.Store {
+				return openWith(t, byURL(cluster.URL()), func(o *Options) { o.Prefix, o.ClientName = "cutter:", "through-cutter" })
+			}}
+		}, storetest.Load{})
+		for _, action := range []cutter.Action{cutter.CutBefore, cutter.CutAfter, cutter.Delay} {
+			if !slices.ContainsFunc(fronts, func(c *cutter.Cutter) bool { return c.Hits(action) > 0 }) {
+				t.Errorf("nothing was hit by fault %d", action)
+			}
+		}
+	})
+
 	t.Run("RED05 keys in all slots", func(t *testing.T) {
 		s := open(t, "red05:")
 		used := make(map[*redistest.Server]int)
