@@ -70,6 +70,7 @@ func (a *attempt) claimNext(report keystore.Report, n keystore.NewAttempt) (writ
 	defer a.mu.Unlock()
 	ctx, cancel := context.WithTimeout(a.g.ctx, answerTime)
 	defer cancel()
+	var before *keystore.Job
 	written, err = a.g.update(ctx, a.name, a.job, true, 1, func(present *keystore.Job) (*keystore.Job, bool) {
 		switch {
 		case present == nil || present.Attempt(a.token) == nil:
@@ -83,11 +84,15 @@ func (a *attempt) claimNext(report keystore.Report, n keystore.NewAttempt) (writ
 			claim = keystore.AbortedClaim{}
 			return nil, false
 		}
+		before = present
 		claim = keystore.AbortedClaim{Token: n.Token, Written: settled.Next, Expected: present.WriteID}
 		return settled.Next, false
 	})
 	if err == nil && written != nil && written.Attempt(a.token) != nil {
 		a.job = written
+	}
+	if err == nil && claim.Written != nil {
+		a.g.tellLapsed(before, written)
 	}
 	return written, claim, err
 }

@@ -79,6 +79,7 @@ func (f *fulfilment) startSibling() bool {
 	n := f.newAttempt(keystore.NewToken(), provider)
 	sent := time.Now()
 	var claim keystore.AbortedClaim
+	var before *keystore.Job
 	ctx, cancel := context.WithTimeout(f.g.ctx, answerTime)
 	defer cancel()
 	written, err := f.g.update(ctx, f.job.Name, f.job, false, 1, func(present *keystore.Job) (*keystore.Job, bool) {
@@ -91,6 +92,7 @@ func (f *fulfilment) startSibling() bool {
 		}
 		for _, own := range f.tokens {
 			if next := present.StartSibling(own, n, f.MaxAttempts); next != nil {
+				before = present
 				claim = keystore.AbortedClaim{Token: n.Token, Written: next, Expected: present.WriteID}
 				return next, false
 			}
@@ -111,6 +113,7 @@ func (f *fulfilment) startSibling() bool {
 		f.g.abort(claim, false)
 		return false
 	}
+	f.g.tellLapsed(before, written)
 	if heldBack, ok := f.g.sampled.racing.Lets(); ok {
 		f.g.log.Info("racing", slog.String("job", f.job.ID), slog.String("provider", provider), slog.Int("attempt", written.Attempt(n.Token).Number), heldBack)
 	}

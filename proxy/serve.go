@@ -312,8 +312,12 @@ func (c *call) judge(present *keystore.Job, sent time.Time) error {
 			}
 			next := present.Start(c.newAttempt(c.claim.Token, provider))
 			next.WriteID = keystore.NewWriteID()
-			sent = time.Now()
 			ctx, cancel := c.g.storeContext()
+			if err := c.g.indexLapsed(ctx, present); err != nil {
+				cancel()
+				return refuseStore(err).about(present, now)
+			}
+			sent = time.Now()
 			_, span := beginSpan(c.r.Context(), SpanClaim)
 			found, swapped, err := c.g.store.Swap(ctx, present.WriteID, next)
 			endSpan(span, err)
@@ -323,6 +327,7 @@ func (c *call) judge(present *keystore.Job, sent time.Time) error {
 				return c.ambiguous(err, keystore.AbortedClaim{Token: c.claim.Token, Written: next, Expected: present.WriteID})
 			}
 			if swapped {
+				c.g.tellLapsed(present, next)
 				return c.run(next, sent)
 			}
 			present = found

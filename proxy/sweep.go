@@ -113,9 +113,7 @@ func (g *Gateway) lapse(present *keystore.Job) (*keystore.Job, error) {
 	}
 	ctx, cancel := g.storeContext()
 	defer cancel()
-	// In the index first: a job that is unknown and not to be found there would
-	// be seen by nobody.
-	if err := g.store.Index(ctx, keystore.IndexEntryOf(present)); err != nil {
+	if err := g.indexLapsed(ctx, present); err != nil {
 		return nil, err
 	}
 	var before, wrote *keystore.Job
@@ -129,17 +127,34 @@ func (g *Gateway) lapse(present *keystore.Job) (*keystore.Job, error) {
 	if err != nil || wrote == nil {
 		return j, err
 	}
-	for i := range wrote.Attempts {
-		a := &wrote.Attempts[i]
-		if was := before.Attempt(a.Token); was.State == a.State {
+	g.tellLapsed(before, j)
+	return j, nil
+}
+
+// indexLapsed is called before a write that will say of leases of the job that they
+// have ended, alone or with the start of another attempt. In the index first: a job
+// that is unknown and not to be found there would be seen by nobody.
+func (g *Gateway) indexLapsed(ctx context.Context, j *keystore.Job) error {
+	if j.Lapse(g.store.Now()) == nil {
+		return nil
+	}
+	return g.store.Index(ctx, keystore.IndexEntryOf(j))
+}
+
+// tellLapsed tells of the leases that a write of this gateway's was the first to call
+// ended.
+func (g *Gateway) tellLapsed(before, written *keystore.Job) {
+	for i := range written.Attempts {
+		a := &written.Attempts[i]
+		was := before.Attempt(a.Token)
+		if was == nil || was.State != keystore.AttemptStarting || a.State != keystore.AttemptUnknown {
 			continue
 		}
 		g.observer.Incident(IncidentLapsed)
 		g.log.Warn("a lease lapsed: it is unknown whether its attempt was executed",
-			slog.String("job", j.ID), slog.Int("attempt", a.Number))
-		g.observer.Event(Event{Name: EventOutcomeUnknown, Job: j, Attempt: a.Number, Reason: a.Reason})
+			slog.String("job", written.ID), slog.Int("attempt", a.Number))
+		g.observer.Event(Event{Name: EventOutcomeUnknown, Job: written, Attempt: a.Number, Reason: a.Reason})
 	}
-	return j, nil
 }
 
 // skew is how far the store's clock is ahead of the local one, where the store

@@ -165,7 +165,8 @@ func (c *checker) claims(k *key) {
 			c.violated(k, Resent, "attempt %d of job %s, again at %s", e.Attempt, e.Job, e.At)
 		}
 		tokens[e.Token] = true
-		if !slices.ContainsFunc(k.requests, func(r *Request) bool {
+		// One that had no effect can have been followed by a claim that came to nothing.
+		if !e.Refused && !slices.ContainsFunc(k.requests, func(r *Request) bool {
 			return r.Began <= e.At && r.Asked == e.Asked && !slices.Contains(nothingSent, r.Code)
 		}) {
 			c.violated(k, Unclaimed, "whoever had asked by %s was told that nothing is sent", e.At)

@@ -98,7 +98,7 @@ func TestCheck(t *testing.T) {
 		},
 		"claim lost, and there were two primaries later": {
 			history: lost(), change: func(h *History) {
-				h.Failovers, h.Durable = append(failover, Span{From: 30 * second, To: 32 * second, Unplanned: true}), true
+				h.Failovers, h.Durable = []Span{failover[0], {From: 30 * second, To: 32 * second, Unplanned: true}}, true
 			}, violation: Twice,
 		},
 		"claim lost in a failover that was over before": {
@@ -134,6 +134,12 @@ func TestCheck(t *testing.T) {
 		},
 		"executed, and refused as if not": {
 			history: once(), change: func(h *History) { h.Requests[0] = refused(1*second, 2*second, 503, "store-unavailable", "") }, violation: Unclaimed,
+		},
+		"executed without an effect, and refused": {
+			history: once(), change: func(h *History) {
+				h.Executions[0] = h.Executions[0].with(noEffect)
+				h.Requests = []Request{refused(1*second, 2*second, 503, "store-unavailable", "j")}
+			},
 		},
 
 		"two answers for one job": {

@@ -54,7 +54,7 @@ func TestCluster(t *testing.T) {
 				cutter.Fault{Do: cutter.CutAfter, Chance: 0.02, Of: "through-cutter"},
 				cutter.Fault{Do: cutter.Delay, Chance: 0.02, Of: "through-cutter", Delay: 20 * time.Millisecond},
 			)
-			defer front.Set()
+			t.Cleanup(func() { front.Set() })
 		}
 		storetest.Linearizable(t, func(testing.TB) storetest.Backend {
 			return storetest.Backend{Open: func(t testing.TB) keystore.Store {
