@@ -67,7 +67,7 @@ function tiles() {
     h('dt', {}, name), h('dd', { class: 'number' }, count.format(n)), h('dd', { class: 'hint' }, hint))
   return h('dl', { class: 'tiles' },
     tile('Unresolved', sum('unknown'), sum('unknown') ? `the oldest for ${lasting(oldest)}` : 'nothing to settle', sum('unknown') ? 'warns' : ''),
-    tile('Running', sum('running'), 'jobs with an attempt'),
+    tile('Running', sum('running'), 'jobs, for 2 seconds or longer'),
     tile('Attempts', sum('attempts'), 'this gateway listens to'),
     tile('Waiting', sum('waiters'), 'repetitions on this gateway'))
 }
