@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -17,6 +18,8 @@ type page struct {
 	env    []string
 	places *strings.Replacer // from the page's addresses and files to the real ones
 	ids    map[string]string // from the page's to the real ones
+	// events are what happens where the page says so, besides answers.
+	events map[string]func()
 	// after is told of each command that was run, and says whether to go on.
 	after func(command string) bool
 }
@@ -38,6 +41,7 @@ var varying = []struct {
 	{regexp.MustCompile(`\b\d+(\.\d+){3}:\d+\b`), "<address>"},
 	{regexp.MustCompile(`(/[^/\s]+)+/idempotency\.db`), "<file>"},
 	{regexp.MustCompile(` {2,}`), "  "}, // the width of a column goes by what is in it
+	{regexp.MustCompile(`Python/[0-9.]+`), "Python/<version>"},
 	{regexp.MustCompile(`[ \r]+\n`), "\n"},
 }
 
@@ -95,9 +99,12 @@ func (p *page) run(command, said string) {
 	want := withoutWhatVaries(said)
 	var real string
 	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		cmd := exec.Command("sh", "-c", "exec 2>&1; "+p.real(command))
-		cmd.Dir = p.g.dir
+		// Commands that wait for something on the page do it with no end of their own.
+		ctx, cancel := context.WithTimeout(p.t.Context(), 2*patience)
+		cmd := exec.CommandContext(ctx, "sh", "-c", "exec 2>&1; "+p.real(command))
+		cmd.Dir, cmd.WaitDelay = p.g.dir, time.Second
 		real = runCommand(p.t, cmd, p.env).out
+		cancel()
 		if withoutWhatVaries(real) == want || !comesTrue.MatchString(command+" ") || time.Now().After(deadline) {
 			break
 		}
@@ -130,7 +137,10 @@ func (p *page) answer(key string) {
 	eventually(p.t, "the late answer of "+key+" is recorded", func() bool { return ends() > before })
 }
 
-var answers = regexp.MustCompile(`^<!-- the upstream answers (\S+) -->$`)
+var (
+	answers = regexp.MustCompile(`^<!-- the upstream answers (\S+) -->$`)
+	happens = regexp.MustCompile(`^<!-- (.*) -->$`)
+)
 
 // follow does what the page says, and returns how many commands it has.
 func (p *page) follow(text string) (commands int) {
@@ -155,6 +165,7 @@ func (p *page) follow(text string) (commands int) {
 		}
 		language, fence := strings.CutPrefix(line, "```")
 		next, prompt := strings.CutPrefix(line, "$ ")
+		happening := happens.FindStringSubmatch(line)
 		switch event := answers.FindStringSubmatch(line); {
 		case fence:
 			end()
@@ -166,6 +177,8 @@ func (p *page) follow(text string) (commands int) {
 			said = append(said, line)
 		case event != nil:
 			p.answer(event[1])
+		case len(happening) > 1 && p.events[happening[1]] != nil:
+			p.events[happening[1]]()
 		}
 	}
 	return commands

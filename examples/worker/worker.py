@@ -65,5 +65,5 @@ else:
     database()
     server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1].strip(":"))), Worker)
     with open("worker.pid", "w") as pid:  # it listens by now
-        pid.write(str(os.getpid()))
+        pid.write(f"{os.getpid()}\n")
     server.serve_forever()
