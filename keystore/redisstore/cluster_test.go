@@ -31,7 +31,7 @@ func TestCluster(t *testing.T) {
 		t.Run("linearizable while "+what+" are lost", func(t *testing.T) {
 			for _, front := range fronts {
 				front.Set(cutter.Fault{Do: action, Chance: 0.03, Of: "victim"})
-				defer front.Set(cutter.Fault{})
+				t.Cleanup(func() { front.Set(cutter.Fault{}) })
 			}
 			storetest.Linearizable(t, sharing(raw, func(o *Options) { o.URL, o.ClientName = cluster.URL(), "victim" }), storetest.Load{Operations: 80})
 			hits := 0

@@ -37,7 +37,7 @@ func TestRefusalsOfRealServers(t *testing.T) {
 				if err := admin.ScriptKill(contextOf(t)).Err(); err != nil {
 					t.Fatal(err)
 				}
-				<-looping
+				_ = <-looping // that it was killed
 			}
 		}},
 		"LOADING": {[]string{"--enable-debug-command", "yes", "--loading-process-events-interval-bytes", "1024"}, func(t *testing.T, server *redistest.Server, admin *redis.Client) func() {
@@ -65,19 +65,19 @@ func TestRefusalsOfRealServers(t *testing.T) {
 				}
 			}
 		}},
-		"READONLY": {nil, func(t *testing.T, server *redistest.Server, admin *redis.Client) func() {
+		"READONLY": {nil, func(t *testing.T, _ *redistest.Server, admin *redis.Client) func() {
 			replicate(t, admin, "127.0.0.1", "1")
 			return func() { replicate(t, admin, "no", "one") }
 		}},
-		"MASTERDOWN": {[]string{"--replica-serve-stale-data", "no", "--replica-read-only", "no"}, func(t *testing.T, server *redistest.Server, admin *redis.Client) func() {
+		"MASTERDOWN": {[]string{"--replica-serve-stale-data", "no", "--replica-read-only", "no"}, func(t *testing.T, _ *redistest.Server, admin *redis.Client) func() {
 			replicate(t, admin, "127.0.0.1", "1")
 			return func() { replicate(t, admin, "no", "one") }
 		}},
-		"NOREPLICAS": {nil, func(t *testing.T, server *redistest.Server, admin *redis.Client) func() {
+		"NOREPLICAS": {nil, func(t *testing.T, _ *redistest.Server, admin *redis.Client) func() {
 			configure(t, admin, "min-replicas-to-write", "1")
 			return func() { configure(t, admin, "min-replicas-to-write", "0") }
 		}},
-		"CLUSTERDOWN": {[]string{"--cluster-enabled", "yes"}, func(t *testing.T, server *redistest.Server, admin *redis.Client) func() {
+		"CLUSTERDOWN": {[]string{"--cluster-enabled", "yes"}, func(t *testing.T, _ *redistest.Server, admin *redis.Client) func() {
 			if err := admin.ClusterDelSlotsRange(contextOf(t), 0, 16383).Err(); err != nil {
 				t.Fatal(err)
 			}
