@@ -27,22 +27,6 @@ func TestCluster(t *testing.T) {
 	raw := cluster.Client()
 	conformAndStayLinearizable(t, sharing(raw, byURL(cluster.URL())))
 
-	for what, action := range map[string]cutter.Action{"answers": cutter.CutAfter, "commands": cutter.CutBefore} {
-		t.Run("linearizable while "+what+" are lost", func(t *testing.T) {
-			for _, front := range fronts {
-				front.Set(cutter.Fault{Do: action, Chance: 0.03, Of: "victim"})
-				t.Cleanup(func() { front.Set(cutter.Fault{}) })
-			}
-			storetest.Linearizable(t, sharing(raw, func(o *Options) { o.URL, o.ClientName = cluster.URL(), "victim" }), storetest.Load{Operations: 80})
-			hits := 0
-			for _, front := range fronts {
-				hits += front.Hits(action)
-			}
-			if hits < 10 {
-				t.Errorf("%d were lost: this shows little", hits)
-			}
-		})
-	}
 	open := func(t *testing.T, prefix string) *Store {
 		return openWith(t, byURL(cluster.URL()), func(o *Options) { o.Prefix, o.Timeout = prefix, time.Second })
 	}
