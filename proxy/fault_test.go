@@ -242,7 +242,7 @@ func TestLostClaimIsCountedOnce(t *testing.T) {
 		other := newFixtureOn(t, f.store, f.route.Config) // a gateway that knows nothing of the first
 		other.do(request{}).wantBody(t, 200, "execution 1", false)
 		time.Sleep(20 * time.Second) // several leases
-		if n := f.incs.of(IncidentClaimLost); n != 1 {
+		if n := f.incs.of(IncidentClaimLost); n != 1 || f.incs.told(EventClaimLost) != 1 {
 			t.Errorf("counted %d times while the attempt ran", n)
 		}
 		if r := (<-first).wantBody(t, 200, "execution 1", false); r.Header().Get(HeaderRecorded) != "false" {

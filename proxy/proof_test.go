@@ -365,3 +365,27 @@ func TestProofFromATimeToCome(t *testing.T) {
 		}
 	}
 }
+
+// Whoever listens is told that a provider is proven, and that it is so no more; and
+// that a job was forgotten.
+func TestEventsOfProofsAndForgottenJobs(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, Config{})
+	s := ProofSubject{Space: "main", Provider: "backup"}
+	began := f.store.Now()
+	if _, err := f.gateway.KeepProof(t.Context(), s, ProofReport{{Case: "a", Repeat: 1, Passed: 1}}, began, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if dropped, err := f.gateway.DropProof(t.Context(), s, began.Add(time.Second)); err != nil || !dropped {
+		t.Fatalf("dropped: %t, %v", dropped, err)
+	}
+	id := f.do(request{}).Header().Get(HeaderJob)
+	if err := f.gateway.Forget(t.Context(), id, "anna"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []EventName{EventProven, EventUnproven, EventForgotten} {
+		if n := f.incs.told(name); n != 1 {
+			t.Errorf("%s was told %d times", name, n)
+		}
+	}
+}
