@@ -359,7 +359,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 	}
 	wantSame(t, "entries of the runbook", entries, alerts)
 	for _, args := range [][]string{{"check", "rules", "alerts.yml"}, {"test", "rules", "alerts.test.yml"}} {
-		cmd := exec.Command("promtool", args...) //nolint:gosec,noctx // of fixed arguments, and quick
+		cmd := exec.CommandContext(t.Context(), "promtool", args...)
 		cmd.Dir = dir
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
