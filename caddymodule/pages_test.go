@@ -188,3 +188,25 @@ func TestConfigurationsOfThePages(t *testing.T) {
 		t.Errorf("there are %d configurations: the pages were not understood", seen)
 	}
 }
+
+// The case that the guide shows is one.
+func TestCaseOfThePages(t *testing.T) {
+	guide := pages.Of(t, "..", "docs/guide.md").Section(t, "## Several providers")
+	s := newSurroundings(t)
+	for _, b := range guide.Blocks() {
+		if b.Language != "http" {
+			continue
+		}
+		s.put("cases/guide.http", b.Text)
+		s.put("cases/charge.schema.json", `{"type": "object"}`) // as seen from there
+		contract, err := (&Contract{Name: "charge", Cases: []string{"cases/guide.http"}}).compile()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(contract.Cases()) != 1 {
+			t.Errorf("there are %d cases", len(contract.Cases()))
+		}
+		return
+	}
+	t.Error("the guide shows no case")
+}

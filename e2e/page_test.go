@@ -18,6 +18,8 @@ type page struct {
 	env    []string
 	places *strings.Replacer // from the page's addresses and files to the real ones
 	ids    map[string]string // from the page's to the real ones
+	// noLog says that the JSON on the page is not of the gateway's log.
+	noLog bool
 	// events are what happens where the page says so, besides answers.
 	events map[string]func()
 	// after is told of each command that was run, and says whether to go on.
@@ -42,6 +44,8 @@ var varying = []struct {
 	{regexp.MustCompile(`(/[^/\s]+)+/idempotency\.db`), "<file>"},
 	{regexp.MustCompile(` {2,}`), "  "}, // the width of a column goes by what is in it
 	{regexp.MustCompile(`Python/[0-9.]+`), "Python/<version>"},
+	{regexp.MustCompile(`(Redis|Valkey) \d+(\.\d+)+`), "Redis <version>"},
+	{regexp.MustCompile(`\d+ of 100 MiB`), "<some> of 100 MiB"},
 	{regexp.MustCompile(`[ \r]+\n`), "\n"},
 }
 
@@ -154,7 +158,7 @@ func (p *page) follow(text string) (commands int) {
 			commands++
 			p.run(command, strings.Join(said, "\n"))
 			over = p.after != nil && !p.after(command)
-		case block == "json":
+		case block == "json" && !p.noLog:
 			p.logged(strings.Join(said, "\n"))
 		}
 		command, said = "", nil
