@@ -54,13 +54,13 @@ func (a *till) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	a.mu.Lock()
 	a.payments[key]++
-	n := a.payments[key]
+	n, during := a.payments[key], a.during
 	a.mu.Unlock()
 	switch {
 	case kind == "lost":
 		panic(http.ErrAbortHandler)
 	case kind == "cut" && first:
-		a.during()
+		during()
 	}
 	w.WriteHeader(http.StatusCreated)
 	_ = json.NewEncoder(w).Encode(map[string]string{"payment": fmt.Sprintf("%s-%d", key, n)})
@@ -136,7 +136,9 @@ func checkClient(t *testing.T, dir string, command []string) {
 	want(pay(straight.addr(), "busy-1", ten), 0, `done 201 {"payment":"busy-1-1"}`)
 	api.want(t, "busy-1", 2)
 
+	api.mu.Lock()
 	api.during = straight.cut
+	api.mu.Unlock()
 	want(pay(straight.addr(), "cut-1", ten), 0, `done 201 {"payment":"cut-1-1"}`)
 	api.want(t, "cut-1", 1)
 
