@@ -181,7 +181,7 @@ func (s *Store) fetchBody(ctx context.Context, what string, name keystore.Name, 
 	if resp == nil || resp.Apart == nil {
 		return nil
 	}
-	body, err := s.get(ctx, what+": read body", s.bodyKey(name, resp.Apart.Token))
+	body, err := s.get(ctx, what+": read body", s.bodyKey(name, resp.Apart.Token), call[[]byte])
 	if err != nil && !errors.Is(err, keystore.ErrCorrupt) {
 		return err
 	}

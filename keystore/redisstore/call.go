@@ -27,6 +27,31 @@ func call[T any](ctx context.Context, s *Store, what, key string, e effect, send
 	return callAt(ctx, s, what, target{key: key}, e, send)
 }
 
+// callSized is call for the write of a record, which shares its round trip if the
+// record is small and nothing has to be waited for on the same connection.
+func callSized[T any](ctx context.Context, s *Store, what, key string, record []byte, send func(context.Context, *node) (T, error)) (T, error) {
+	if len(record) > maxShared || s.durability.on() {
+		return call(ctx, s, what, key, writes, send)
+	}
+	return callShared(ctx, s, what, key, writes, send)
+}
+
+// callShared is call for what may share its round trip with others, if all that it
+// sends is small. Where the server needn't be looked for first, it is the
+// caller's own goroutine that waits.
+func callShared[T any](ctx context.Context, s *Store, what, key string, e effect, send func(context.Context, *node) (T, error)) (T, error) {
+	t := target{key: key, shared: true}
+	if !s.direct(t) {
+		return callAt(ctx, s, what, t, e, send)
+	}
+	var none T
+	if err := s.enter(); err != nil {
+		return none, fmt.Errorf("%s: %w", what, err)
+	}
+	defer s.calls.Done()
+	return try(ctx, s, what, t, e, send)
+}
+
 func callAt[T any](ctx context.Context, s *Store, what string, t target, e effect, send func(context.Context, *node) (T, error)) (T, error) {
 	return apart(ctx, s, what, func() (T, error) { return try(ctx, s, what, t, e, send) })
 }
@@ -76,6 +101,9 @@ func try[T any](ctx context.Context, s *Store, what string, t target, e effect, 
 		if err == nil {
 			return value, nil
 		}
+		if givenUp := ctx.Err(); givenUp != nil && f.left {
+			return none, s.leave(what, givenUp, unsent && f.notApplied)
+		}
 		if f.readOnly {
 			s.dialer.retire(generation)
 		}
@@ -99,18 +127,36 @@ func try[T any](ctx context.Context, s *Store, what string, t target, e effect, 
 
 // tryOnce sends a command once.
 func tryOnce[T any](ctx context.Context, s *Store, t target, to hop, send func(context.Context, *node) (T, error)) (value T, f fate, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
-	defer cancel()
+	direct := s.direct(t)
+	if !direct { // otherwise the lane has its own timeout, and the caller may leave it
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
+		defer cancel()
+	}
 	n, err := s.servers.find(ctx, t, to)
 	if err == nil {
 		err = n.admit()
+	}
+	if err == nil && t.shared && n.sharing != nil {
+		n = n.sharing
 	}
 	if err != nil {
 		return value, fateOf(err), err
 	}
 	began := time.Now()
 	value, err = send(ctx, n)
+	if direct && err != nil && ctx.Err() != nil {
+		if f = fateOf(err); f.left { // a short patience says nothing of the server
+			return value, f, err
+		}
+	}
 	return value, s.note(ctx, n, began, err), err
+}
+
+// direct reports whether the caller's own goroutine sends what is for a target, and
+// waits for it no longer than its context says.
+func (s *Store) direct(t target) bool {
+	return t.shared && s.servers.one != nil && s.servers.one.sharing != nil
 }
 
 // note draws the conclusions about a server from the error of a command that began
@@ -133,6 +179,14 @@ func (s *Store) note(ctx context.Context, n *node, began time.Time, err error) (
 		s.servers.stale(ctx)
 	}
 	return f
+}
+
+// leave returns the error of a command that the caller no longer waits for.
+func (s *Store) leave(what string, why error, notApplied bool) error {
+	if notApplied {
+		return fmt.Errorf("%s: %w, %w: %w", what, keystore.ErrUnavailable, keystore.ErrNotApplied, why)
+	}
+	return fmt.Errorf("%s: %w: %w", what, keystore.ErrUnavailable, why)
 }
 
 // giveUp returns the error of a command that has met this fate in its last try.

@@ -15,6 +15,9 @@ import (
 // errRetired is what a connection says to a command that it is too old to send.
 var errRetired = errors.New("connection was retired")
 
+// errRetiredMidway is the same where some of what was sent may have left before.
+var errRetiredMidway = errors.New("connection was retired while it was written to")
+
 // dialError is a failure to connect. Nothing was sent.
 type dialError struct{ err error }
 

@@ -79,7 +79,7 @@ func (s *Store) writer(n *node) (w *node, release func()) {
 	}
 	conn := n.Conn()
 	p := *n
-	p.via = conn
+	p.via, p.lanes = conn, nil
 	return &p, func() { _ = conn.Close() }
 }
 

@@ -45,6 +45,11 @@ type Options struct {
 	// times that as there are tries. Default [DefaultTimeout].
 	Timeout time.Duration
 
+	// Unshared lets every command make a round trip of its own. Otherwise the small
+	// ones of requests that run at the same time share theirs, which costs both sides
+	// less. What waits for durability always goes alone.
+	Unshared bool
+
 	// Durability is what writes wait for.
 	Durability Durability
 

@@ -154,7 +154,7 @@ func (s *Store) getMany(ctx context.Context, what string, keys []string) ([]read
 	for i := range found {
 		if r := &found[i]; r.err != nil && !fateOf(r.err).corrupt {
 			// It takes the way of every other call, with all its patience.
-			if r.record, r.err = s.get(ctx, what, keys[i]); r.err != nil && !errors.Is(r.err, keystore.ErrCorrupt) {
+			if r.record, r.err = s.get(ctx, what, keys[i], call[[]byte]); r.err != nil && !errors.Is(r.err, keystore.ErrCorrupt) {
 				return nil, r.err
 			}
 		}

@@ -22,6 +22,10 @@ type node struct {
 	// via is where commands go: the client, or one connection of it.
 	via    sender
 	fsyncs *fsyncs
+	// lanes are where commands share their round trips; nil: this one goes alone.
+	lanes *lanes
+	// sharing is the same server, with lanes.
+	sharing *node
 	// asking says that the server has to be told, before each command, that it
 	// was named by the one that the key moves away from.
 	asking bool
@@ -33,7 +37,7 @@ type sender interface {
 }
 
 func (s *Store) newNode(c *redis.Client) *node {
-	return &node{Client: c, via: c, fsyncs: new(fsyncs), breaker: s.newBreaker(func(ctx context.Context) error {
+	n := &node{Client: c, via: c, fsyncs: new(fsyncs), breaker: s.newBreaker(func(ctx context.Context) error {
 		// Not PING: a server answers that also when its cluster is down.
 		err := c.Get(ctx, s.prefix+"probe").Err()
 		if errors.Is(err, redis.Nil) {
@@ -42,11 +46,22 @@ func (s *Store) newNode(c *redis.Client) *node {
 		s.servers.stale(ctx)
 		return err
 	})}
+	if !s.unshared {
+		sharing := *n
+		sharing.lanes = newLanes(s, c)
+		n.sharing = &sharing
+	}
+	return n
 }
 
 // do sends one command and returns its error.
 func (n *node) do(ctx context.Context, cmd redis.Cmder) error {
 	if !n.asking {
+		if n.lanes != nil {
+			if size, ok := sharable(cmd); ok {
+				return n.lanes.do(ctx, cmd, size)
+			}
+		}
 		return n.via.Process(ctx, cmd)
 	}
 	pipe := n.pipeline(ctx)
@@ -134,7 +149,11 @@ func (s *Store) connectCluster(opt *redis.UniversalOptions) redis.UniversalClien
 }
 
 // target is what a command is for: a key, or a server of a cluster by its address.
-type target struct{ key, addr string }
+type target struct {
+	key, addr string
+	// shared says that what is sent may share its round trip with others.
+	shared bool
+}
 
 // hop is where a server has said that a key is.
 type hop struct {
@@ -155,7 +174,9 @@ func (sv *servers) find(ctx context.Context, t target, to hop) (*node, error) {
 	}
 	if n := sv.at(to.addr); n != nil {
 		asked := *n
-		asked.asking = to.asking
+		if asked.asking = to.asking; asked.asking {
+			asked.sharing = nil
+		}
 		return &asked, nil
 	}
 	if err := sv.discovery.admit(); err != nil {

@@ -43,6 +43,7 @@ type Store struct {
 	resends       int
 	clientRetries int
 	poolSize      int
+	unshared      bool // no two commands share a round trip
 	durability    Durability
 	noWaitAOF     atomic.Bool // a server has refused to know that command
 
@@ -85,6 +86,7 @@ func open(o Options, where Servers, opt *redis.UniversalOptions, d *dialer) *Sto
 		clientRetries: o.ClientRetries,
 		poolSize:      opt.PoolSize,
 		durability:    o.Durability,
+		unshared:      o.Unshared,
 		done:          make(chan struct{}),
 	}
 	s.client = s.connect(where, opt)
@@ -164,7 +166,7 @@ func (s *Store) Create(ctx context.Context, job *keystore.Job) (present *keystor
 	}
 	key := s.recordKey(job.Name)
 	sends := 0
-	found, err := call(ctx, s, what, key, writes, func(ctx context.Context, n *node) ([]byte, error) {
+	found, err := callSized(ctx, s, what, key, record, func(ctx context.Context, n *node) ([]byte, error) {
 		sends++
 		n, release := s.writer(n)
 		defer release()
@@ -274,7 +276,7 @@ func (s *Store) Swap(ctx context.Context, expected keystore.WriteID, job *keysto
 	}
 	tries := 0
 	key := s.recordKey(job.Name)
-	reply, err := call(ctx, s, what, key, writes, func(ctx context.Context, n *node) (swapped, error) {
+	reply, err := callSized(ctx, s, what, key, record, func(ctx context.Context, n *node) (swapped, error) {
 		tries++
 		n, release := s.writer(n)
 		defer release()
@@ -326,15 +328,18 @@ func (s *Store) tell(ctx context.Context, what string, name keystore.Name, reply
 // Get implements [keystore.Store].
 func (s *Store) Get(ctx context.Context, name keystore.Name) (*keystore.Job, error) {
 	const what = "get job"
-	found, err := s.get(ctx, what, s.recordKey(name))
+	found, err := s.get(ctx, what, s.recordKey(name), callShared[[]byte])
 	if err != nil || found == nil {
 		return nil, err
 	}
 	return s.decode(ctx, what, name, found)
 }
 
+// caller is call, or callShared.
+type caller func(ctx context.Context, s *Store, what, key string, e effect, send func(context.Context, *node) ([]byte, error)) ([]byte, error)
+
 // get returns the value of a key, nil for none.
-func (s *Store) get(ctx context.Context, what, key string) ([]byte, error) {
+func (s *Store) get(ctx context.Context, what, key string, call caller) ([]byte, error) {
 	return call(ctx, s, what, key, reads, func(ctx context.Context, n *node) ([]byte, error) {
 		return n.get(ctx, key)
 	})

@@ -120,7 +120,7 @@ func (ws *watchers) remove(name keystore.Name, w *watcher) {
 // flag marks a record, so that its next writer publishes a hint.
 func (ws *watchers) flag(ctx context.Context, name keystore.Name, seen keystore.WriteID) {
 	s := ws.store
-	marked, err := call(ctx, s, "watch job", s.recordKey(name), hints, func(ctx context.Context, n *node) (bool, error) {
+	marked, err := callShared(ctx, s, "watch job", s.recordKey(name), hints, func(ctx context.Context, n *node) (bool, error) {
 		reply, err := n.run(ctx, flagScript, s.recordKey(name), seen.String())
 		return reply == int64(1), err
 	})
