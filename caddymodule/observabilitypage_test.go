@@ -242,9 +242,9 @@ func logs(x ast.Expr) bool {
 		return x.Name == "log"
 	case *ast.SelectorExpr:
 		return x.Sel.Name == "log"
-	case *ast.CallExpr: // slog.New(…)
+	case *ast.CallExpr: // slog.New(…), or one that is made when there is something to say
 		f, ok := x.Fun.(*ast.SelectorExpr)
-		return ok && f.Sel.Name == "New"
+		return ok && (f.Sel.Name == "New" || f.Sel.Name == "log")
 	}
 	return false
 }

@@ -83,7 +83,8 @@ func (n Name) String() string { return hex.EncodeToString(n[:]) }
 func NewJobID(n Name) string {
 	var suffix [4]byte
 	_, _ = rand.Read(suffix[:])
-	return n.String() + "." + hex.EncodeToString(suffix[:])
+	id := hex.AppendEncode(make([]byte, 0, 2*len(n)+1+2*len(suffix)), n[:])
+	return string(hex.AppendEncode(append(id, '.'), suffix[:]))
 }
 
 // NameOfJobID returns the name of the record that holds the job with this id.

@@ -21,9 +21,8 @@ import (
 type attempt struct {
 	g     *Gateway
 	route *Route
-	log   *slog.Logger
-
 	name     keystore.Name
+	id       string // the job's
 	token    keystore.Token
 	number   int
 	provider string
@@ -146,7 +145,8 @@ func (rt *Route) dispatch(d dispatch) *attempt {
 	own := d.job.Attempt(d.token)
 	a := &attempt{
 		g: g, route: rt,
-		name: d.job.Name, token: d.token, sent: d.sent, began: time.Now(), job: d.job, number: own.Number, provider: own.Provider,
+		name: d.job.Name, id: d.job.ID, token: d.token, sent: d.sent, began: time.Now(), job: d.job,
+		number: own.Number, provider: own.Provider,
 		body:     d.body,
 		capture:  newCapture(d.request.Method, rt.MaxResponseBody),
 		trace:    new(trace),
@@ -155,10 +155,6 @@ func (rt *Route) dispatch(d dispatch) *attempt {
 		tellTo:   d.tell,
 		hints:    d.hints,
 		follow:   d.follow,
-	}
-	a.log = g.log.With(slog.String("job", d.job.ID), slog.Int("attempt", own.Number))
-	if own.Provider != "" {
-		a.log = a.log.With(slog.String("provider", own.Provider))
 	}
 	a.asked = context.WithoutCancel(d.request.Context())
 	a.ctx, a.cancel = context.WithCancelCause(a.asked)
@@ -198,6 +194,15 @@ func (rt *Route) dispatch(d dispatch) *attempt {
 		}
 	}()
 	return a
+}
+
+// log is for what there is to say of the attempt. Of most there is nothing.
+func (a *attempt) log() *slog.Logger {
+	log := a.g.log.With(slog.String("job", a.id), slog.Int("attempt", a.number))
+	if a.provider != "" {
+		log = log.With(slog.String("provider", a.provider))
+	}
+	return log
 }
 
 // leave takes the attempt off the gateway's list.
@@ -262,7 +267,7 @@ func (a *attempt) run(req *http.Request, provider Provider) (seen observation) {
 		if p := recover(); p != nil {
 			seen.panicked = p
 			if !isAbort(p) {
-				a.log.Error("attempt panicked", slog.String("panic", fmt.Sprint(p)), slog.String("stack", string(debug.Stack())))
+				a.log().Error("attempt panicked", slog.String("panic", fmt.Sprint(p)), slog.String("stack", string(debug.Stack())))
 			}
 		}
 		seen.answer, seen.complete = a.capture.finish(returned && seen.err == nil)

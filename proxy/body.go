@@ -58,6 +58,12 @@ func readBody(r io.Reader, declared, buffer, limit int64) (*requestBody, error) 
 	if declared > limit {
 		return nil, errBodyTooLarge
 	}
+	if 0 < declared && declared <= min(buffer-1, grownAhead) {
+		if err := b.readSmall(r, declared); err != nil {
+			return nil, err
+		}
+		return b, nil
+	}
 	h := sha256.New()
 	var mem bytes.Buffer
 	if declared > 0 {
@@ -88,6 +94,28 @@ func readBody(r io.Reader, declared, buffer, limit int64) (*requestBody, error) 
 	}
 	h.Sum(b.sum[:0])
 	return b, nil
+}
+
+// readSmall reads a body of which it is said that it is small, in one piece.
+func (b *requestBody) readSmall(r io.Reader, declared int64) error {
+	b.mem = make([]byte, declared)
+	n, err := io.ReadFull(r, b.mem)
+	switch {
+	case err == io.EOF, err == io.ErrUnexpectedEOF: //nolint:errorlint // a wrapped one is no proper end
+		return fmt.Errorf("%w: %d of %d bytes came", ErrBodyUnfinished, n, declared)
+	case err != nil:
+		return fmt.Errorf("buffer request body: %w: %w", ErrBodyUnfinished, err)
+	}
+	// It has to be seen that this was all, and the trailers come with the end.
+	var more [1]byte
+	switch n, err := io.ReadFull(r, more[:]); {
+	case n > 0:
+		return fmt.Errorf("%w: more than %d bytes came", ErrBodyUnfinished, declared)
+	case err != io.EOF: //nolint:errorlint // likewise
+		return fmt.Errorf("buffer request body: %w: %w", ErrBodyUnfinished, err)
+	}
+	b.size, b.sum = declared, keystore.DigestOf(b.mem)
+	return nil
 }
 
 // spill moves what was read to a temporary file and reads the rest into it, if

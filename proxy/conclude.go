@@ -32,7 +32,7 @@ func (a *attempt) conclude(seen observation) {
 		report.Violation = v.violation
 		report.Kept = a.route.Keyring.SealResponse(jobID, storable(seen.answer, a.route.KeepHeaders...))
 		a.incident(IncidentViolation)
-		a.log.Warn("an answer breaks the contract", slog.String("path", v.violation.Path),
+		a.log().Warn("an answer breaks the contract", slog.String("path", v.violation.Path),
 			slog.String("expected", v.violation.Expected), slog.String("found", v.violation.Found))
 	}
 	if v.outcome == keystore.OutcomeFinal {
@@ -40,7 +40,7 @@ func (a *attempt) conclude(seen observation) {
 	}
 	if report.Evidence.Resent() {
 		a.incident(IncidentResent)
-		a.log.Warn("something below the gateway sent the request again", slog.Int("connections", report.Evidence.Connected))
+		a.log().Warn("something below the gateway sent the request again", slog.Int("connections", report.Evidence.Connected))
 	}
 	word := outcomeWord(v.outcome)
 	if errors.Is(seen.ended, errLostRace) {
@@ -56,7 +56,7 @@ func (a *attempt) conclude(seen observation) {
 		return
 	}
 	unrecorded := time.AfterFunc(answerTime, func() {
-		a.log.Error("the store does not record an attempt's end; going on trying", slog.String("outcome", outcomeWord(v.outcome)))
+		a.log().Error("the store does not record an attempt's end; going on trying", slog.String("outcome", outcomeWord(v.outcome)))
 		a.g.observer.Incident(IncidentUnrecorded)
 		a.tell(seen, v, keystore.Settlement{}, false)
 	})
@@ -64,7 +64,7 @@ func (a *attempt) conclude(seen observation) {
 	unrecorded.Stop()
 	endSpan(span, err)
 	if err != nil {
-		a.log.Error("an attempt's end could not be recorded", slog.String("outcome", outcomeWord(v.outcome)), slog.Any("error", err))
+		a.log().Error("an attempt's end could not be recorded", slog.String("outcome", outcomeWord(v.outcome)), slog.Any("error", err))
 	}
 	if settled.Effect == keystore.EffectWon && a.route.Race > 0 {
 		a.g.cancelLosers(a.lastSeen())
@@ -90,7 +90,7 @@ func (a *attempt) insist(report keystore.Report) (keystore.Settlement, error) {
 		settled, err := a.report(ctx, report, 1)
 		if lean, leaner := withoutBodies(report); leaner && errors.Is(err, keystore.ErrFull) {
 			if settled, err = a.report(ctx, lean, 1); err == nil {
-				a.log.Warn("the store is full: an answer is kept without its body, so that repetitions are told that it was executed, and no more")
+				a.log().Warn("the store is full: an answer is kept without its body, so that repetitions are told that it was executed, and no more")
 			}
 		}
 		cancel()
@@ -141,44 +141,46 @@ func (a *attempt) report(ctx context.Context, report keystore.Report, tries int)
 	if settled.Recovers || (settled.Effect == keystore.EffectLost && !a.lost.Swap(true)) {
 		a.g.observer.Incident(IncidentClaimLost)
 		a.g.observer.Event(Event{Name: EventClaimLost, Job: a.job, Attempt: a.number, Reason: "the store had forgotten it"})
-		a.log.Error("the store has lost a claim that it had acknowledged", slog.Bool("restored", settled.Recovers))
+		a.log().Error("the store has lost a claim that it had acknowledged", slog.Bool("restored", settled.Recovers))
 	}
 	return settled, nil
 }
 
 // logEnd says once how an attempt ended.
 func (a *attempt) logEnd(report keystore.Report, settled keystore.Settlement) {
-	attrs := []any{
-		slog.String("outcome", outcomeWord(report.Outcome)),
-		slog.String("effect", settled.Effect.String()),
-		slog.String("reason", report.Reason),
-		slog.Int("status", report.Evidence.Status),
-		slog.Duration("duration", time.Since(a.began)),
+	attrs := func() []any {
+		return []any{
+			slog.String("outcome", outcomeWord(report.Outcome)),
+			slog.String("effect", settled.Effect.String()),
+			slog.String("reason", report.Reason),
+			slog.Int("status", report.Evidence.Status),
+			slog.Duration("duration", time.Since(a.began)),
+		}
 	}
 	late := a.lingers() || settled.Before == keystore.AttemptUnknown
 	switch {
 	case settled.Contradicts:
 		a.incident(IncidentContradicted)
 		a.tellEvent(EventContradicted, report.Reason)
-		a.log.Error("an attempt's end contradicts how it was resolved", attrs...)
+		a.log().Error("an attempt's end contradicts how it was resolved", attrs()...)
 	case settled.Effect == keystore.EffectDiscarded, settled.Effect == keystore.EffectEvidence:
 		a.incident(IncidentDiscarded)
-		a.log.Warn("an attempt came too late and was discarded", attrs...)
+		a.log().Warn("an attempt came too late and was discarded", attrs()...)
 	case late && settled.Effect == keystore.EffectWon:
 		a.incident(IncidentLateResult)
 		a.tellEvent(EventLateResult, report.Reason)
-		a.log.Info("a late result took the result slot", attrs...)
+		a.log().Info("a late result took the result slot", attrs()...)
 	case report.Outcome == keystore.OutcomeUnknown:
 		if settled.Before == keystore.AttemptStarting {
 			a.tellEvent(EventOutcomeUnknown, report.Reason)
 		}
-		a.log.Warn("it is unknown whether an attempt was executed", attrs...)
+		a.log().Warn("it is unknown whether an attempt was executed", attrs()...)
 	case report.Outcome == keystore.OutcomeFailed:
 		if heldBack, ok := a.g.sampled.noEffect.Lets(); ok {
-			a.log.Info("an attempt certainly had no effect", append(attrs, heldBack)...)
+			a.log().Info("an attempt certainly had no effect", append(attrs(), heldBack)...)
 		}
-	default:
-		a.log.Debug("attempt ended", attrs...)
+	case a.g.log.Enabled(a.g.ctx, slog.LevelDebug):
+		a.log().Debug("attempt ended", attrs()...)
 	}
 }
 

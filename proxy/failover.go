@@ -30,7 +30,7 @@ func (a *attempt) failOver(seen observation, v verdict, report keystore.Report) 
 	case err != nil:
 		// The write may have landed. What it says of this attempt is true, and
 		// comes to be recorded together with the end of the other one.
-		a.log.Error("a failover could not be claimed", slog.Any("error", err))
+		a.log().Error("a failover could not be claimed", slog.Any("error", err))
 		a.g.abort(claim, false)
 		a.tell(seen, v, keystore.Settlement{}, false)
 		return true
@@ -43,7 +43,7 @@ func (a *attempt) failOver(seen observation, v verdict, report keystore.Report) 
 		return true
 	}
 	if heldBack, ok := a.g.sampled.failingOver.Lets(); ok {
-		a.log.Info("failing over", slog.String("to", n.Provider), slog.Int("next", written.Attempt(n.Token).Number), heldBack)
+		a.log().Info("failing over", slog.String("to", n.Provider), slog.Int("next", written.Attempt(n.Token).Number), heldBack)
 	}
 	r := reply{
 		job: written, answer: seen.answer, recorded: true, outcome: v.outcome,

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"hash"
-	"io"
 	"mime"
 	"net/http"
 	"strings"
@@ -23,9 +21,6 @@ const (
 	bodyJSON = 1
 )
 
-// hash returns what all that was asked is written to.
-func (rc *recipe) hash() hash.Hash { return rc.digester.New() }
-
 // fingerprint digests what was asked: method, host, original path and raw query,
 // media type, chosen headers and body. Each part is length-prefixed and each list
 // counted, so that no two different requests are one and the same sequence of bytes.
@@ -33,7 +28,7 @@ func (rc *recipe) hash() hash.Hash { return rc.digester.New() }
 // It fails only where the body is in a file that can't be read.
 func (rc *recipe) fingerprint(asked *http.Request, body *requestBody) (keystore.Fingerprint, error) {
 	f := keystore.Fingerprint{Recipe: rc.version, Settings: rc.settings}
-	h := partsHash{rc.hash()}
+	h := make(digested, 0, 512) // on the stack, where they are as short as they usually are
 	if rc.settings != "" {
 		h.number(noLength)
 		h.part(rc.settings)
@@ -61,27 +56,26 @@ func (rc *recipe) fingerprint(asked *http.Request, body *requestBody) (keystore.
 		}
 		if ok {
 			h.number(bodyJSON)
-			h.part(string(canonical))
-			h.Sum(f.Sum[:0])
+			h.number(uint64(len(canonical)))
+			f.Sum = rc.digester.Sum(append(h, canonical...))
 			return f, nil
 		}
 		h.number(bodyRaw)
 	}
 	// The body comes as its length and its digest, since it was read before.
 	h.number(uint64(body.size))
-	h.Write(body.sum[:])
-	h.Sum(f.Sum[:0])
+	f.Sum = rc.digester.Sum(append(h, body.sum[:]...))
 	return f, nil
 }
 
-// partsHash is a hash to which parts are written.
-type partsHash struct{ hash.Hash }
+// digested is what a digest is made of, one behind the other.
+type digested []byte
 
-func (h partsHash) number(n uint64) { h.Write(binary.BigEndian.AppendUint64(nil, n)) }
+func (p *digested) number(n uint64) { *p = binary.BigEndian.AppendUint64(*p, n) }
 
-func (h partsHash) part(part string) {
-	h.number(uint64(len(part)))
-	_, _ = io.WriteString(h, part)
+func (p *digested) part(part string) {
+	p.number(uint64(len(part)))
+	*p = append(*p, part...)
 }
 
 // canonicalBody returns the one form of all bodies that are the same JSON
@@ -109,6 +103,9 @@ func isJSON(contentType string) bool {
 // mediaType returns a media type in one spelling: lower case, with its
 // parameters in order. One that can't be parsed is taken as it is.
 func mediaType(contentType string) string {
+	if isPlainType(contentType) {
+		return contentType
+	}
 	t, params, err := mime.ParseMediaType(contentType)
 	if err != nil {
 		return contentType
@@ -117,4 +114,20 @@ func mediaType(contentType string) string {
 		return formatted
 	}
 	return contentType
+}
+
+// isPlainType reports whether a media type is in that spelling to begin with: two
+// tokens in lower case, and no parameters. Most are.
+func isPlainType(t string) bool {
+	main, sub, _ := strings.Cut(t, "/")
+	return isPlainToken(main) && isPlainToken(sub)
+}
+
+func isPlainToken(t string) bool {
+	for i := range len(t) {
+		if c := t[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '.' && c != '+' {
+			return false
+		}
+	}
+	return t != ""
 }

@@ -31,7 +31,7 @@ type fulfilment struct {
 // comes of it. It does not ask whether the client is still there: one that has
 // closed only its sending side looks just like one that has left.
 func (c *call) run(job *keystore.Job, sent time.Time) error {
-	f := &fulfilment{call: c, told: make(chan reply, maxMaxAttempts), hints: make(chan hint, hintsHeld)}
+	f := &fulfilment{call: c, told: make(chan reply, max(1, min(c.MaxAttempts, len(c.Providers)))), hints: make(chan hint, hintsHeld)}
 	return c.answer(f.fulfil(claimed{job, c.claim.Token, sent}), sent)
 }
 

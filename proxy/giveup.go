@@ -83,7 +83,7 @@ func (a *attempt) giveUp(why error) {
 	switch {
 	case err != nil:
 		// The end of the lease will say the same.
-		a.log.Error("an attempt that timed out could not be recorded as unknown", slog.Any("error", err))
+		a.log().Error("an attempt that timed out could not be recorded as unknown", slog.Any("error", err))
 	case settled.Effect != keystore.EffectUnknown && a.concluding.Load():
 		return // its end was recorded in the meantime, and is what there is to tell
 	}
@@ -91,7 +91,7 @@ func (a *attempt) giveUp(why error) {
 		a.tellEvent(EventOutcomeUnknown, why.Error())
 	}
 	if a.replyWith(reply{job: a.snapshot(), refusal: a.route.refuseUnknown()}) {
-		a.log.Warn("an attempt timed out: it is unknown whether it was executed; listening on for a late result",
+		a.log().Warn("an attempt timed out: it is unknown whether it was executed; listening on for a late result",
 			slog.Duration("timeout", a.route.Timeout), slog.Duration("linger", a.route.Linger))
 	}
 }
@@ -111,7 +111,7 @@ func (a *attempt) onlyListens() bool { return a.lingers() && !a.concluding.Load(
 func (a *attempt) neverDispatched(why error) {
 	a.concluding.Store(true)
 	if errors.Is(why, errTooLate) {
-		a.log.Warn("an attempt was not dispatched: the lease was half over before anything was sent; is this machine overloaded, or was it suspended?")
+		a.log().Warn("an attempt was not dispatched: the lease was half over before anything was sent; is this machine overloaded, or was it suspended?")
 	}
 	a.mu.Lock()
 	job := a.job
@@ -141,7 +141,7 @@ func (a *attempt) cut(ctx context.Context) {
 		Evidence: a.trace.evidence(), At: a.g.store.Now(),
 	}, 0)
 	if err != nil {
-		a.log.Error("an attempt that was cut could not be recorded as unknown", slog.Any("error", err))
+		a.log().Error("an attempt that was cut could not be recorded as unknown", slog.Any("error", err))
 	} else if settled.Effect == keystore.EffectUnknown && settled.Before == keystore.AttemptStarting {
 		a.tellEvent(EventOutcomeUnknown, errStopped.Error())
 	}

@@ -212,7 +212,7 @@ func TestDecisionsRace(t *testing.T) {
 					if against == "another operator" {
 						operator(1, keystore.AttemptSucceeded)
 					} else {
-						a := &attempt{g: f.gateway, route: f.route, log: f.gateway.log, name: job.Name, token: token, job: job}
+						a := &attempt{g: f.gateway, route: f.route, name: job.Name, token: token, job: job}
 						both.Go(func() {
 							<-start
 							late, errs[1] = a.report(t.Context(), keystore.Report{

@@ -205,6 +205,6 @@ func (a *attempt) goesOn(now keystore.Time) keystore.Report {
 func (a *attempt) renewFailed(err error) {
 	a.renewAgain = time.Now().Add(a.route.Lease / 10)
 	if heldBack, ok := a.g.sampled.notRenewed.Lets(); ok {
-		a.log.Warn("a lease could not be renewed", slog.Any("error", err), heldBack)
+		a.log().Warn("a lease could not be renewed", slog.Any("error", err), heldBack)
 	}
 }

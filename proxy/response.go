@@ -51,23 +51,48 @@ var notStored = []string{
 // endToEnd returns a copy of an answer's header without what concerns one
 // connection only, and without what only the gateway may say.
 func endToEnd(h http.Header) http.Header {
-	out := h.Clone()
-	for _, line := range h.Values("Connection") {
+	if h == nil {
+		return nil
+	}
+	out := make(http.Header, len(h))
+	values := make([]string, 0, valuesOf(h))
+	for name, lines := range h {
+		if notEndToEnd[name] || strings.HasPrefix(name, http.TrailerPrefix) { // a trailer's value, set early
+			continue
+		}
+		if lines == nil {
+			out[name] = nil
+			continue
+		}
+		from := len(values)
+		values = append(values, lines...)
+		out[name] = values[from:len(values):len(values)]
+	}
+	for _, line := range h["Connection"] {
 		for name := range strings.SplitSeq(line, ",") {
 			delete(out, http.CanonicalHeaderKey(strings.TrimSpace(name)))
 		}
 	}
-	for _, name := range hopByHop {
-		delete(out, name)
-	}
-	for name := range out {
-		if strings.HasPrefix(name, http.TrailerPrefix) { // a trailer's value, set early
-			delete(out, name)
-		}
-	}
-	removeOwnHeaders(out)
 	return out
 }
+
+// valuesOf is how many lines a header has.
+func valuesOf(h http.Header) (n int) {
+	for _, lines := range h {
+		n += len(lines)
+	}
+	return n
+}
+
+// notEndToEnd are the fields that concern one connection, and those that only the
+// gateway may set.
+var notEndToEnd = func() map[string]bool {
+	names := make(map[string]bool)
+	for _, name := range slices.Concat(hopByHop, ownHeaders) {
+		names[name] = true
+	}
+	return names
+}()
 
 // storable returns the answer as it is stored: what a replay gives. Of the
 // fields that are not stored by default it has those to keep.
@@ -151,6 +176,9 @@ func writeHead(w http.ResponseWriter, answer *keystore.Response, length int64) {
 // announced are the names of the trailers that come after an answer, as far as
 // they are known before its body.
 func announced(answer *keystore.Response) []string {
+	if len(answer.Trailer) == 0 && len(answer.Header["Trailer"]) == 0 {
+		return nil
+	}
 	all := maps.Clone(http.Header(answer.Trailer))
 	for _, line := range answer.Header["Trailer"] {
 		for name := range strings.SplitSeq(line, ",") {
@@ -177,9 +205,9 @@ func setJobHeaders(h http.Header, j *keystore.Job) {
 	if j == nil {
 		return
 	}
-	h.Set(HeaderJob, j.ID)
+	h[HeaderJob] = []string{j.ID}
 	if !j.CompletedBy.IsZero() && !j.Expires.IsZero() {
-		h.Set(HeaderExpires, httpDate(j.Expires.Std()))
+		h[HeaderExpires] = []string{httpDate(j.Expires.Std())}
 	}
 }
 

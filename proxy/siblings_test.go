@@ -196,7 +196,7 @@ func TestSiblingsCommitInTheSameInstant(t *testing.T) {
 				var both sync.WaitGroup
 				start := make(chan struct{})
 				for i := range siblings {
-					siblings[i] = &attempt{g: f.gateway, route: f.route, log: f.gateway.log, name: job.Name, token: tokens[i], job: job}
+					siblings[i] = &attempt{g: f.gateway, route: f.route, name: job.Name, token: tokens[i], job: job}
 					both.Go(func() {
 						<-start
 						settled, err := siblings[i].report(t.Context(), keystore.Report{
