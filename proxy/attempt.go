@@ -19,8 +19,8 @@ import (
 // attempt runs one attempt of a job, in a goroutine and a context of its own:
 // whoever asked for it may leave.
 type attempt struct {
-	g     *Gateway
-	route *Route
+	g        *Gateway
+	route    *Route
 	name     keystore.Name
 	id       string // the job's
 	token    keystore.Token

@@ -109,6 +109,12 @@ type Config struct {
 	// Linger there.
 	StreamIdle time.Duration
 
+	// CacheSize is how many bytes of answers that were replayed are kept in memory, to
+	// replay them again without asking the store, and CacheTTL for how long. Another
+	// gateway that forgets a job is not noticed before that. Zero: none are.
+	CacheSize int64
+	CacheTTL  time.Duration
+
 	MaxRequestBody  int64 // bytes; a larger request is refused before any claim
 	MaxResponseBody int64 // bytes; a larger answer is passed on and not kept
 	Buffer          int64 // bytes of a request body held in memory before a temporary file; at most MaxRequestBody
@@ -188,6 +194,9 @@ func (c Config) Validate() error {
 		if d.value < time.Millisecond {
 			return fmt.Errorf("%s %v: must be at least 1ms", d.name, d.value)
 		}
+	}
+	if c.CacheSize < 0 || c.CacheSize > maxLimit || c.CacheTTL < 0 {
+		return fmt.Errorf("cache %d %v: must be from 0 to %d bytes, for no negative time", c.CacheSize, c.CacheTTL, int64(maxLimit))
 	}
 	limits := []struct {
 		name  string

@@ -43,7 +43,7 @@ func (c *confirmed) has(id keystore.WriteID) bool {
 // a moment ago, and a record that is lost with its server could come to say something
 // else. It returns the record that is there by then, nil for none.
 func (g *Gateway) confirm(j *keystore.Job) (*keystore.Job, error) {
-	if d, ok := g.store.(keystore.DurableStore); !ok || !d.Durable() || g.confirmed.has(j.WriteID) {
+	if !g.waitsForDurability() || g.confirmed.has(j.WriteID) {
 		return j, nil
 	}
 	ctx, cancel := g.storeContext()
@@ -57,4 +57,10 @@ func (g *Gateway) confirm(j *keystore.Job) (*keystore.Job, error) {
 		return j, nil
 	}
 	return present, nil
+}
+
+// waitsForDurability reports whether the store was told to make writes durable.
+func (g *Gateway) waitsForDurability() bool {
+	d, ok := g.store.(keystore.DurableStore)
+	return ok && d.Durable()
 }

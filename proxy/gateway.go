@@ -40,6 +40,7 @@ type Gateway struct {
 	confirmed confirmed
 	census    atomic.Pointer[Census]
 	sampled   samplers
+	forgets   atomic.Uint64 // how often jobs were forgotten here
 
 	mu       sync.Mutex
 	attempts map[*attempt]struct{}
@@ -228,7 +229,9 @@ func (g *Gateway) update(ctx context.Context, name keystore.Name, base *keystore
 			return base, err
 		case written:
 			g.doubted.remove(name)
-			g.confirmed.add(next.WriteID)
+			if g.waitsForDurability() {
+				g.confirmed.add(next.WriteID)
+			}
 			return next, nil
 		}
 		base, known = present, true

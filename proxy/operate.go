@@ -226,6 +226,7 @@ func (g *Gateway) Forget(ctx context.Context, id, actor string) error {
 	if err != nil {
 		return err
 	}
+	defer g.forgets.Add(1) // also where it is not known whether it was done
 	var refused error
 	_, err = g.update(ctx, j.Name, j, true, 3, func(present *keystore.Job) (*keystore.Job, bool) {
 		refused = nil

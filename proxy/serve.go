@@ -60,6 +60,7 @@ type Route struct {
 	Config
 	gateway *Gateway
 	recipe  *recipe // of new jobs' fingerprints
+	known   *cache  // what replays need no store for
 
 	unprovenTold atomic.Int64 // when it was last logged that no provider is proven
 }
@@ -70,7 +71,9 @@ func NewRoute(g *Gateway, c Config) (*Route, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	return &Route{Config: c, gateway: g, recipe: newRecipe(c.Fingerprint, c.Digester)}, nil
+	return &Route{
+		Config: c, gateway: g, recipe: newRecipe(c.Fingerprint, c.Digester), known: newCache(c.CacheSize, c.CacheTTL),
+	}, nil
 }
 
 // Serve answers a request: by passing it on unprotected, by running it as an
@@ -136,6 +139,7 @@ type call struct {
 	keySent string // as the job's attempts send it: in the spelling that came first
 	claim   keystore.Claim
 	account *Account
+	forgets uint64 // how often jobs had been forgotten on this gateway when it began
 }
 
 func (c *call) serve(key, sent string) error {
@@ -161,17 +165,18 @@ func (c *call) serve(key, sent string) error {
 	if err != nil {
 		return refuseStore(err)
 	}
-	c.claim = keystore.Claim{
-		Token:        keystore.NewToken(),
-		Fingerprints: []keystore.Fingerprint{fingerprint},
-		Caller:       c.caller,
-		First:        true,
-	}
 	if err := c.closed(); err != nil { // reading the body may have taken long
 		return refuseStore(err)
 	}
+	// Without a token it is nobody's claim, and only reads.
+	c.claim = keystore.Claim{Fingerprints: []keystore.Fingerprint{fingerprint}, Caller: c.caller}
+	c.forgets = c.g.forgets.Load()
 	name := c.Digester.NameOf(c.Space, owner, key)
 	c.account.Record, c.account.Owner = name, c.Digester.OwnerDigest(owner)
+	if done, err := c.remembered(name); done {
+		return err
+	}
+	c.claim.Token, c.claim.First = keystore.NewToken(), true
 	now := c.g.store.Now()
 	c.keySent = sent
 	job := keystore.NewJob(c.Keyring.SealJob(keystore.Job{

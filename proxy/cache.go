@@ -1,0 +1,137 @@
+package proxy
+
+import (
+	ordered "container/list"
+	"sync"
+	"time"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+// cache keeps jobs whose answer this gateway has just replayed, so that the next
+// replay needs no store. It holds what the store has said and nothing else, for a
+// limited time: a completed job is the same until it expires, or until somebody
+// forgets it. What is encrypted in the store is so here.
+//
+// Nil is one that keeps nothing.
+type cache struct {
+	max int64 // bytes
+	ttl time.Duration
+
+	mu      sync.Mutex
+	used    int64
+	entries map[keystore.Name]*ordered.Element
+	order   ordered.List // of *cached, the one used last first
+}
+
+// cached is a job in the cache.
+type cached struct {
+	job    *keystore.Job
+	size   int64
+	until  time.Time
+	forget uint64 // how often jobs had been forgotten on this gateway when it was read
+}
+
+// cachedOverhead is about what a job takes in memory besides what is of any length.
+const cachedOverhead = 1 << 10
+
+func newCache(size int64, ttl time.Duration) *cache {
+	if size <= 0 || ttl <= 0 {
+		return nil
+	}
+	return &cache{max: size, ttl: ttl, entries: make(map[keystore.Name]*ordered.Element)}
+}
+
+// get returns the completed job under this name, nil where it is not known or too
+// old. Forgets is how often this gateway has forgotten jobs up to now.
+func (c *cache) get(name keystore.Name, now keystore.Time, forgets uint64) *keystore.Job {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.entries[name]
+	if e == nil {
+		return nil
+	}
+	known := e.Value.(*cached)
+	if known.forget != forgets || !time.Now().Before(known.until) || known.job.Expires <= now {
+		c.drop(e)
+		return nil
+	}
+	c.order.MoveToFront(e)
+	return known.job
+}
+
+// put keeps a job that is completed, as the store has shown it to a request that
+// began when jobs had been forgotten that often.
+func (c *cache) put(j *keystore.Job, forgets uint64) {
+	if c == nil || j.CompletedBy.IsZero() || j.Result == nil || j.Expires.IsZero() {
+		return
+	}
+	size := sizeOf(j)
+	if size > c.max/4 { // it would be there instead of many others
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.entries[j.Name]; e != nil {
+		if e.Value.(*cached).job == j {
+			return // since it was read, time has passed
+		}
+		c.drop(e)
+	}
+	c.entries[j.Name] = c.order.PushFront(&cached{job: j, size: size, until: time.Now().Add(c.ttl), forget: forgets})
+	for c.used += size; c.used > c.max; {
+		c.drop(c.order.Back())
+	}
+}
+
+func (c *cache) drop(e *ordered.Element) {
+	known := c.order.Remove(e).(*cached)
+	delete(c.entries, known.job.Name)
+	c.used -= known.size
+}
+
+func sizeOf(j *keystore.Job) int64 {
+	size := int64(cachedOverhead + len(j.Result.Body))
+	for _, fields := range []map[string][]string{j.Result.Header, j.Result.Trailer} {
+		for name, values := range fields {
+			size += int64(len(name))
+			for _, value := range values {
+				size += int64(len(value)) + 64
+			}
+		}
+	}
+	return size + int64(len(j.Attempts))*512
+}
+
+// remembered answers the request without the store where the one decision function
+// says of what is known here that it is a replay, or that it has to wait for an
+// attempt that this gateway runs. Everything else is for the store to say.
+func (c *call) remembered(name keystore.Name) (done bool, err error) {
+	now := c.g.store.Now()
+	if j := c.known.get(name, now, c.forgets); j != nil && c.ask(j, now) == keystore.Replay {
+		return true, c.replay(j)
+	}
+	j := c.g.running(name)
+	if j == nil || c.ask(j, now) != keystore.Wait {
+		return false, nil
+	}
+	found, err := c.wait(j)
+	if err != nil {
+		return true, err
+	}
+	return true, c.judge(found, time.Time{})
+}
+
+// running returns the job under this name as it is known of whoever waits for it
+// here, or of an attempt of it that runs here; nil where there is none.
+func (g *Gateway) running(name keystore.Name) *keystore.Job {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if rm := g.rooms[name]; rm != nil {
+		return rm.job
+	}
+	return nil
+}
