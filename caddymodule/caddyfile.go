@@ -49,6 +49,7 @@ func parseCaddyfile(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		max_request_body  <size>
 //		max_response_body <size>
 //		buffer            <size>
+//		cache             <size> [<duration>] | off
 //		waiters           <per job> [<in all>]
 //		outcome           <status...> final|failed|unknown
 //		statuses          conflict|ietf

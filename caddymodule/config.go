@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -14,6 +15,14 @@ import (
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 	"github.com/caddy-idempotency/caddy-idempotency/proxy"
+)
+
+const (
+	cacheOff = "off"
+	noCache  = -1 // as JSON has it
+
+	defaultCacheSize = 16 << 20
+	defaultCacheTTL  = 10 * time.Second
 )
 
 // proxyConfig returns the settings of the handler's route, with their defaults.
@@ -33,11 +42,19 @@ func (h *Handler) proxyConfig() (proxy.Config, error) {
 		MaxRequestBody:  h.MaxRequestBody,
 		MaxResponseBody: h.MaxResponseBody,
 		Buffer:          h.Buffer,
+		CacheSize:       h.CacheSize,
+		CacheTTL:        cmp.Or(time.Duration(h.CacheTTL), defaultCacheTTL),
 		WaitersPerJob:   h.WaitersPerJob,
 		Waiters:         h.Waiters,
 		Statuses:        proxy.Statuses(h.Statuses),
 		SendKey:         h.SendKey,
 		KeepHeaders:     h.KeepHeaders,
+	}
+	switch h.CacheSize {
+	case 0:
+		c.CacheSize = defaultCacheSize
+	case noCache:
+		c.CacheSize = 0
 	}
 	var err error
 	if c.Fingerprint, err = h.Fingerprint.options(); err != nil {

@@ -149,6 +149,15 @@ type Handler struct {
 	// repetitions are told that the request was carried out. Default: 1 MiB.
 	MaxResponseBody int64 `json:"max_response_body,omitempty"`
 
+	// How many bytes of answers that were given again are kept in memory, to be given
+	// once more without asking the store. What is encrypted in the store is so there.
+	// -1: none are. Default: 16 MiB.
+	CacheSize int64 `json:"cache_size,omitempty"`
+
+	// How long such an answer is kept in memory. A job that was forgotten through
+	// another gateway can be replayed here for so long. Default: `10s`.
+	CacheTTL caddy.Duration `json:"cache_ttl,omitempty"`
+
 	// How many repetitions of one request may wait at once. Default: 1000.
 	WaitersPerJob int `json:"waiters_per_job,omitempty"`
 

@@ -48,6 +48,7 @@ var options = map[string]option{
 	"max_response_body": func(p *parser) error { return p.size(&p.h.MaxResponseBody) },
 	"buffer":            func(p *parser) error { return p.size(&p.h.Buffer) },
 
+	"cache":    (*parser).cache,
 	"waiters":  (*parser).waiters,
 	"outcome":  (*parser).outcome,
 	"statuses": (*parser).statuses,
@@ -169,6 +170,31 @@ func (p *parser) size(setting *int64) error {
 		return p.wrong(name, args, "nothing at all; write at least 1, or leave the option out for its default")
 	}
 	*setting = int64(value)
+	return nil
+}
+
+func (p *parser) cache() error {
+	args, err := p.args(1, 2, "<size> [<duration>], or off")
+	switch {
+	case err != nil:
+		return err
+	case args[0] == cacheOff && len(args) == 1:
+		p.h.CacheSize = noCache
+		return nil
+	}
+	size, err := humanize.ParseBytes(args[0])
+	if err != nil || size == 0 || size > math.MaxInt64 {
+		return p.wrong("cache", args, "not a size; write one such as 16MiB, or off")
+	}
+	p.h.CacheSize = int64(size)
+	if len(args) == 1 {
+		return nil
+	}
+	ttl, err := caddy.ParseDuration(args[1])
+	if err != nil || ttl < time.Millisecond {
+		return p.wrong("cache", args, "how long answers are kept is not a duration of at least 1ms; write one such as 10s")
+	}
+	p.h.CacheTTL = caddy.Duration(ttl)
 	return nil
 }
 

@@ -19,6 +19,7 @@ import (
 //		password          {env.<name>}|{file.<path>}
 //		database          <number>
 //		pool_size         <number>
+//		pipelining        on|off
 //		timeout           <duration>
 //		key_prefix        <prefix>
 //		client_name       <name>
@@ -73,6 +74,7 @@ func (s *RedisStore) fileOptions() map[string]option {
 		"password":          func(p *parser) error { return p.password(&s.Password) },
 		"database":          func(p *parser) error { return p.number(0, &s.Database) },
 		"pool_size":         func(p *parser) error { return p.number(1, &s.PoolSize) },
+		"pipelining":        func(p *parser) error { return p.pipelining(&s.Pipelining) },
 		"timeout":           func(p *parser) error { return p.duration(&s.Timeout) },
 		"key_prefix":        func(p *parser) error { return p.text("<prefix>", &s.KeyPrefix) },
 		"client_name":       func(p *parser) error { return p.text("<name>", &s.ClientName) },
@@ -147,3 +149,21 @@ func (p *parser) number(least int, setting *int) error {
 }
 
 var _ caddyfile.Unmarshaler = (*RedisStore)(nil)
+
+const (
+	pipeliningOn  = "on"
+	pipeliningOff = "off"
+)
+
+// pipelining reads whether commands share round trips.
+func (p *parser) pipelining(setting *string) error {
+	args, err := p.args(1, 1, "on|off")
+	if err != nil {
+		return err
+	}
+	if args[0] != pipeliningOn && args[0] != pipeliningOff {
+		return p.wrong("pipelining", args, "must be on or off")
+	}
+	*setting = args[0]
+	return nil
+}

@@ -72,6 +72,11 @@ type RedisStore struct {
 	// ten per CPU, and at least 20.
 	PoolSize int `json:"pool_size,omitempty"`
 
+	// Whether small commands of requests that run at the same time share round trips:
+	// `on`, or `off` to give each its own. What waits for durability never does.
+	// Default: `on`.
+	Pipelining string `json:"pipelining,omitempty"`
+
 	// How long one try of a command may take. Default: `1s`.
 	Timeout caddy.Duration `json:"timeout,omitempty"`
 
@@ -187,6 +192,8 @@ func (s *RedisStore) check() error {
 		return fmt.Errorf("store redis: nothing is given where the store is; write `store redis redis://host:6379`, or a block with `address host:6379`")
 	case s.URL != "" && (len(s.Addresses) > 0 || s.Cluster || s.Sentinel != nil):
 		return fmt.Errorf("store redis: the URL says already where the servers are; remove it, or address, sentinel and cluster")
+	case s.Pipelining != "" && s.Pipelining != pipeliningOn && s.Pipelining != pipeliningOff:
+		return fmt.Errorf("store redis: pipelining %s: must be on or off", s.Pipelining)
 	case s.Sentinel != nil && s.Sentinel.Master == "":
 		return fmt.Errorf("store redis: sentinel: the name of the master is missing; write `sentinel mymaster`")
 	case hasLiteralPassword(s.URL):
@@ -249,7 +256,7 @@ func hasLiteralPassword(text string) bool {
 
 // resolved returns the options, with all placeholders replaced as told.
 func (s *RedisStore) resolved(resolve func(option, setting string) (string, error)) (o redisstore.Options, err error) {
-	o = redisstore.Options{PoolSize: s.PoolSize, Timeout: time.Duration(s.Timeout)}
+	o = redisstore.Options{PoolSize: s.PoolSize, Timeout: time.Duration(s.Timeout), Unshared: s.Pipelining == pipeliningOff}
 	o.Servers.Cluster, o.Servers.Database = s.Cluster, s.Database
 	o.Servers.Addresses = slices.Clone(s.Addresses)
 	if s.Durability != nil {

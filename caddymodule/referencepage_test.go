@@ -187,13 +187,14 @@ func checkDefaults(t *testing.T, page pages.Page) {
 			"lease":            "`timeout` + " + short(route.Lease-route.Timeout),
 			"stream_idle":      "60s",
 			"max_request_body": size(route.MaxRequestBody), "max_response_body": size(route.MaxResponseBody), "buffer": size(route.Buffer),
+			"cache":    size(route.CacheSize) + " " + short(route.CacheTTL),
 			"waiters":  numbers(route.WaitersPerJob, route.Waiters),
 			"statuses": string(route.Statuses), "max_attempts": numbers(route.MaxAttempts), "failover": failoverOn,
 			"store": "bolt",
 		},
 		"### contract":    {"proof_max_age": short(new(Contract).proofMaxAge()), "on_violation": "unknown"},
 		"### reconcile":   {"every": short(proxy.DefaultReconcileEvery), "for": short(proxy.DefaultReconcileFor)},
-		"### store redis": {"timeout": short(redisstore.DefaultTimeout), "key_prefix": redisstore.DefaultPrefix},
+		"### store redis": {"pipelining": pipeliningOn, "timeout": short(redisstore.DefaultTimeout), "key_prefix": redisstore.DefaultPrefix},
 		"#### durability": {"timeout": short(redisstore.DefaultDurabilityTimeout)},
 	} {
 		seen := 0

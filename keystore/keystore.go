@@ -77,6 +77,9 @@ type Name Digest
 // String returns n in hexadecimal.
 func (n Name) String() string { return hex.EncodeToString(n[:]) }
 
+// suffixDigits is how many hexadecimal digits of a job's id are not its name's.
+const suffixDigits = 8
+
 // NewJobID draws the id of a new job under n. It begins with the record's name,
 // so that a job is found by its id in one read; the random rest tells a job
 // from one created again after the first had expired.
@@ -91,7 +94,7 @@ func NewJobID(n Name) string {
 func NameOfJobID(id string) (Name, error) {
 	var n Name
 	digits, suffix, ok := strings.Cut(id, ".")
-	if !ok || len(digits) != 2*len(n) || len(suffix) != 8 {
+	if !ok || len(digits) != 2*len(n) || len(suffix) != suffixDigits {
 		return n, fmt.Errorf("job id %q: want 64 hexadecimal digits, a dot and 8 more", id)
 	}
 	if _, err := hex.DecodeString(suffix); err != nil {

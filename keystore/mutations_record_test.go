@@ -35,15 +35,21 @@ var mutationsOfRecords = []mutation{
 	},
 	{
 		"name: parts are length-prefixed", "digest.go",
-		`		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
-`,
+		`		data = binary.BigEndian.AppendUint64(data, uint64(len(part)))
+		data = append(data, part...)
+	}
+	return d.Sum(data)`,
 		`		_ = binary.BigEndian
-`,
+		data = append(data, part...)
+	}
+	return d.Sum(data)`,
 		"TestNameKeepsIdentitiesApart",
 	},
 	{"name: an owner's digest is no name", "digest.go", `return d.digest("owner", owner)`, `return d.digest("job", "", "", owner)`, "TestOwnerDigestIsNoName"},
-	{"job id: it is whole", "keystore.go", "|| len(suffix) != 8 {", "|| len(suffix) > 8 {", "TestJobIDNamesItsRecord"},
-	{"digest: a secret counts", "digest.go", "return hmac.New(sha256.New, d.secret[:])", "return hmac.New(sha256.New, nil)", "TestSecretChangesDigests"},
+	{"job id: it is whole", "keystore.go", "|| len(suffix) != suffixDigits {", "|| len(suffix) > suffixDigits {", "TestJobIDNamesItsRecord"},
+	{"record: an instant before its job is one", "pack.go", "*t -= j.Created", "*t = -*t", "TestRecordKeepsInstants"},
+	{"record: a far instant is told in full", "pack.go", "case t.IsZero(), *t-j.Created >= farthest:", "case t.IsZero():", "TestRecordKeepsInstants"},
+	{"digest: a secret counts", "digest.go", "h := hmac.New(sha256.New, d.secret[:])", "h := hmac.New(sha256.New, nil)", "TestSecretChangesDigests"},
 	{"secret: it has 32 bytes", "secret.go", "err == nil && len(b) == len(s)", "err == nil && len(b) >= len(s)", "TestParseSecret"},
 	{"seal: it is bound to the job", "seal.go", `for _, part := range []string{purpose, jk.id, jk.job} {`, `for _, part := range []string{purpose, jk.id} {`, "TestSealIsBoundTwice"},
 	{"seal: each job has its own key", "seal.go", `"caddy-idempotency record 1 "+jobID`, `"caddy-idempotency record 1 "`, "TestSealIsBoundTwice"},

@@ -74,7 +74,7 @@ func EncodeRecord(j *Job) ([]byte, error) {
 	buf.WriteByte(FormatVersion)
 	buf.WriteString(j.WriteID.String())
 	buf.WriteByte(WaiterNone)
-	if err := recordEncoder.NewEncoder(&buf).Encode(j); err != nil {
+	if err := recordEncoder.NewEncoder(&buf).Encode(j.packed()); err != nil {
 		return nil, fmt.Errorf("encode job %s: %w", j.ID, err)
 	}
 	return buf.Bytes(), nil
@@ -103,6 +103,7 @@ func DecodeRecord(name Name, record []byte) (*Job, error) {
 		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	j.WriteID = id
+	j.unpack()
 	if err := j.validate(name); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
