@@ -8,7 +8,7 @@ SOURCES := go.mod go.sum xcaddy.sh $(shell find caddymodule keystore proxy ! -na
 # The linters are a module of their own.
 TOOL := go tool -modfile=tools/go.mod
 
-.PHONY: help run build test lint bench bench-quick clean needed
+.PHONY: help run build test lint bench bench-quick bench-growth clean needed
 
 help: ## say what there is
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -80,6 +80,9 @@ bench: caddy needed ## measure side by side with peers, for docs/benchmarks.md (
 
 bench-quick: caddy needed ## the same in three minutes, for a look only
 	cd bench && go run . -quick
+
+bench-growth: caddy needed ## measure how costs grow with what is stored and what waits (15 minutes, 8 GB of memory)
+	cd bench && go run . -growth
 
 clean: ## remove what was built
 	rm -f caddy

@@ -44,7 +44,7 @@ func newClient(addr, path string) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &client{conn: conn, in: bufio.NewReaderSize(conn, 32<<10)}
+	c := &client{conn: conn, in: bufio.NewReaderSize(conn, 8<<10)}
 	head := "POST " + path + " HTTP/1.1\r\nHost: " + addr + "\r\nUser-Agent: bench\r\nContent-Type: application/json\r\n" +
 		"Content-Length: " + strconv.Itoa(len(requestBody)) + "\r\n" + keyHeader + ": "
 	c.keyAt = len(head)

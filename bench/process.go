@@ -141,6 +141,21 @@ func (p *process) cpu() time.Duration {
 	return d
 }
 
+// memory is how many bytes of a process are in memory and its own alone.
+func (p *process) memory() (int64, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/status")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {
+			kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			return kb << 10, err
+		}
+	}
+	return 0, errors.New("/proc/…/status does not say RssAnon")
+}
+
 // freePort picks a port below those from which systems pick by themselves, so that
 // none of the many connections takes it before its server does.
 func freePort() (string, error) {

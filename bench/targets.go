@@ -130,11 +130,15 @@ func (l *lab) stop(name string) {
 
 func (l *lab) boltFile() string { return filepath.Join(l.dir, "jobs.db") }
 
+// proxy has as many idle connections as there are clients: Caddy's default of 32
+// would make it connect anew all the time, and everything look alike.
+func (l *lab) proxy() string {
+	return "\treverse_proxy " + l.upstream.addr + " {\n\t\ttransport http {\n\t\t\tkeepalive_idle_conns_per_host 1024\n\t\t}\n\t}\n"
+}
+
 // caddyfileOf is what a target's site does.
 func (l *lab) caddyfileOf(name string) string {
-	// As many idle connections as there are clients: Caddy's default of 32 would
-	// make the proxy connect anew all the time, and everything look alike.
-	proxy := "\treverse_proxy " + l.upstream.addr + " {\n\t\ttransport http {\n\t\t\tkeepalive_idle_conns_per_host 1024\n\t\t}\n\t}\n"
+	proxy := l.proxy()
 	store := ""
 	switch name {
 	case staticCaddy:
@@ -150,6 +154,13 @@ func (l *lab) caddyfileOf(name string) string {
 	case gatewayBolt:
 		store = "bolt " + l.boltFile()
 	}
+	return l.protected(store, proxy)
+}
+
+// gatewayOn is the site of a gateway on a store.
+func (l *lab) gatewayOn(store string) string { return l.protected(store, l.proxy()) }
+
+func (l *lab) protected(store, proxy string) string {
 	more := strings.ReplaceAll(l.options.options, ";", "\n")
 	return "\tidempotency {\n\t\tstore " + store + "\n\t\towner shared\n" + more + "\n\t}\n" + proxy
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
@@ -113,9 +114,17 @@ func BenchmarkFresh(b *testing.B) {
 	}
 }
 
-// BenchmarkReplay is a request whose answer is there.
-func BenchmarkReplay(b *testing.B) {
+// BenchmarkReplay is a request whose answer is in the store, BenchmarkReplayFromMemory
+// one whose answer is still known from the last time.
+func BenchmarkReplay(b *testing.B) { benchmarkReplay(b, newBenched(b)) }
+
+func BenchmarkReplayFromMemory(b *testing.B) {
 	t := newBenched(b)
+	t.route.known = newCache(1<<20, time.Hour)
+	benchmarkReplay(b, t)
+}
+
+func benchmarkReplay(b *testing.B, t *benched) {
 	t.request(b, "k")
 	b.ReportAllocs()
 	for b.Loop() {
@@ -131,12 +140,47 @@ func BenchmarkRequest(b *testing.B) {
 	t := newBenched(b)
 	b.ReportAllocs()
 	for n := 0; b.Loop(); n++ {
-		key := strconv.Itoa(n)
-		r := httptest.NewRequestWithContext(b.Context(), http.MethodPost, "/pay", bytes.NewReader(t.asked))
-		r.Header["Content-Type"] = []string{"application/json"}
-		r.Header["Idempotency-Key"] = []string{key}
-		if err := t.ServeHTTP(&sink{header: make(http.Header)}, r); err != nil {
-			b.Fatal(err)
+		t.bare(b, strconv.Itoa(n))
+	}
+}
+
+// bare makes one request of the upstream itself.
+func (b *benched) bare(tb testing.TB, key string) {
+	r := httptest.NewRequestWithContext(tb.Context(), http.MethodPost, "/pay", bytes.NewReader(b.asked))
+	r.Header["Content-Type"] = []string{"application/json"}
+	r.Header["Idempotency-Key"] = []string{key}
+	if err := b.ServeHTTP(&sink{header: make(http.Header)}, r); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// The gateway's own allocations for a request, apart from store and upstream. They
+// don't vary with the machine; more of them than this have to be worth it.
+func TestAllocations(t *testing.T) {
+	const (
+		mostFresh  = 120
+		mostReplay = 40
+	)
+	b := newBenched(t)
+	n := 0
+	unprotected := testing.AllocsPerRun(200, func() {
+		n++
+		b.bare(t, strconv.Itoa(n))
+	})
+	fresh := testing.AllocsPerRun(200, func() {
+		n++
+		if b.request(t, strconv.Itoa(n)) {
+			t.Error("a replay")
 		}
+	}) - unprotected
+	b.request(t, "again")
+	replay := testing.AllocsPerRun(200, func() {
+		if !b.request(t, "again") {
+			t.Error("not a replay")
+		}
+	}) - unprotected
+	t.Logf("%.0f allocations for a fresh request, %.0f for a replay", fresh, replay)
+	if fresh > mostFresh || replay > mostReplay {
+		t.Errorf("%.0f allocations for a fresh request, at most %d are allowed; %.0f for a replay, at most %d", fresh, mostFresh, replay, mostReplay)
 	}
 }
