@@ -141,7 +141,9 @@ func TestKilledBetweenAttemptsExecutesOnce(t *testing.T) {
 		t.Parallel()
 		redis := startRedis(t)
 		f := &failingOver{t: t, net: faultnet.New(t, redis.Addr()), store: redis.open()}
-		f.start(storeAt(f.net.Addr()))
+		// Each write on a connection of its own, since one that is held would hold
+		// those that share its round trip.
+		f.start(storeAt(f.net.Addr()) + " {\n\tpipelining off\n}")
 		f.killed(momentsOfAFailover, 7)
 	})
 	t.Run("bolt", func(t *testing.T) {

@@ -39,6 +39,9 @@ func callSized[T any](ctx context.Context, s *Store, what, key string, record []
 // callShared is call for what may share its round trip with others, if all that it
 // sends is small. Where the server needn't be looked for first, it is the
 // caller's own goroutine that waits.
+//
+// What is sent again goes alone: whatever keeps one command from being answered is
+// not to keep others from it time and again.
 func callShared[T any](ctx context.Context, s *Store, what, key string, e effect, send func(context.Context, *node) (T, error)) (T, error) {
 	t := target{key: key, shared: true}
 	if !s.direct(t) {
@@ -48,12 +51,23 @@ func callShared[T any](ctx context.Context, s *Store, what, key string, e effect
 	if err := s.enter(); err != nil {
 		return none, fmt.Errorf("%s: %w", what, err)
 	}
-	defer s.calls.Done()
-	return try(ctx, s, what, t, e, send)
+	generation := s.dialer.generation.Load()
+	value, f, err := tryOnce(ctx, s, t, hop{}, send)
+	if err == nil {
+		s.calls.Done()
+		return value, nil
+	}
+	if givenUp := ctx.Err(); givenUp != nil {
+		s.calls.Done()
+		return none, s.leave(what, givenUp, f.notApplied && s.clientRetries == 0)
+	}
+	return aside(ctx, s, what, func() (T, error) {
+		return try(ctx, s, what, target{key: key}, e, send, &lastTry{f, generation})
+	})
 }
 
 func callAt[T any](ctx context.Context, s *Store, what string, t target, e effect, send func(context.Context, *node) (T, error)) (T, error) {
-	return apart(ctx, s, what, func() (T, error) { return try(ctx, s, what, t, e, send) })
+	return apart(ctx, s, what, func() (T, error) { return try(ctx, s, what, t, e, send, nil) })
 }
 
 // apart runs f apart from the caller's context, whose end only ends the waiting:
@@ -68,10 +82,16 @@ func apart[T any](ctx context.Context, s *Store, what string, f func() (T, error
 		s.calls.Done()
 		return none, fmt.Errorf("%s: %w, %w: %w", what, keystore.ErrUnavailable, keystore.ErrNotApplied, err)
 	}
+	return aside(ctx, s, what, f)
+}
+
+// aside is apart for a call that was admitted.
+func aside[T any](ctx context.Context, s *Store, what string, f func() (T, error)) (T, error) {
 	if ctx.Done() == nil {
 		defer s.calls.Done()
 		return f()
 	}
+	var none T
 	type result struct {
 		value T
 		err   error
@@ -90,23 +110,34 @@ func apart[T any](ctx context.Context, s *Store, what string, f func() (T, error
 	}
 }
 
-func try[T any](ctx context.Context, s *Store, what string, t target, e effect, send func(context.Context, *node) (T, error)) (T, error) {
+// lastTry is what became of a try that failed.
+type lastTry struct {
+	fate
+	generation uint64 // of the connections when it began
+}
+
+// try sends a command until there is a definite answer or no sense in it any more. It
+// begins after a first try, where there was one.
+func try[T any](ctx context.Context, s *Store, what string, t target, e effect, send func(context.Context, *node) (T, error), last *lastTry) (T, error) {
 	var none T
 	unsent := s.clientRetries == 0 // as far as is known after all tries up to now
 	retired, hops := 0, 0
 	var to hop
 	for tries := 0; ; {
-		generation := s.dialer.generation.Load()
-		value, f, err := tryOnce(ctx, s, t, to, send)
-		if err == nil {
-			return value, nil
+		if last == nil {
+			generation := s.dialer.generation.Load()
+			value, f, err := tryOnce(ctx, s, t, to, send)
+			if err == nil {
+				return value, nil
+			}
+			last = &lastTry{f, generation}
+			t.shared = false
 		}
-		if givenUp := ctx.Err(); givenUp != nil && f.left {
-			return none, s.leave(what, givenUp, unsent && f.notApplied)
-		}
+		f := last.fate
 		if f.readOnly {
-			s.dialer.retire(generation)
+			s.dialer.retire(last.generation)
 		}
+		last = nil
 		unsent = unsent && f.notApplied
 		to = f.to
 		switch {
@@ -145,10 +176,8 @@ func tryOnce[T any](ctx context.Context, s *Store, t target, to hop, send func(c
 	}
 	began := time.Now()
 	value, err = send(ctx, n)
-	if direct && err != nil && ctx.Err() != nil {
-		if f = fateOf(err); f.left { // a short patience says nothing of the server
-			return value, f, err
-		}
+	if direct && err != nil && ctx.Err() != nil { // a short patience says nothing of the server
+		return value, fateOf(err), err
 	}
 	return value, s.note(ctx, n, began, err), err
 }

@@ -20,7 +20,6 @@ type fate struct {
 	down       bool   // it is a sign that the server does not do its work
 	full       bool   // the server has no memory left for it
 	notDurable bool   // it was executed, but that may yet be lost
-	left       bool   // nobody waits for it any more
 	to         hop    // where else the key is; nothing was executed here
 }
 
@@ -54,9 +53,9 @@ func fateOf(err error) fate {
 	case errors.Is(err, errRetiredMidway):
 		f.retired = true
 	case errors.As(err, new(*withdrawnError)):
-		f.left, f.notApplied, f.down = true, true, isTimeout(err)
+		f.notApplied, f.down = true, isTimeout(err)
 	case errors.As(err, new(*abandonedError)):
-		f.left, f.down = true, isTimeout(err)
+		f.down = isTimeout(err)
 	case errors.As(err, new(*openError)):
 		f.again, f.notApplied = false, true
 	case errors.Is(err, redis.ErrClosed):
