@@ -70,7 +70,7 @@ func (b *benched) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	h["Content-Type"] = []string{"application/json"}
 	h["Content-Length"] = []string{"1024"}
 	w.WriteHeader(http.StatusOK)
-	_, err := w.Write(b.body)
+	_, err := w.Write(b.body) //nolint:gosec // to nobody
 	return err
 }
 

@@ -101,7 +101,7 @@ func (b *requestBody) readSmall(r io.Reader, declared int64) error {
 	b.mem = make([]byte, declared)
 	n, err := io.ReadFull(r, b.mem)
 	switch {
-	case err == io.EOF, err == io.ErrUnexpectedEOF: //nolint:errorlint // a wrapped one is no proper end
+	case err == io.EOF, err == io.ErrUnexpectedEOF: // a wrapped one is no proper end
 		return fmt.Errorf("%w: %d of %d bytes came", ErrBodyUnfinished, n, declared)
 	case err != nil:
 		return fmt.Errorf("buffer request body: %w: %w", ErrBodyUnfinished, err)
@@ -111,7 +111,7 @@ func (b *requestBody) readSmall(r io.Reader, declared int64) error {
 	switch n, err := io.ReadFull(r, more[:]); {
 	case n > 0:
 		return fmt.Errorf("%w: more than %d bytes came", ErrBodyUnfinished, declared)
-	case err != io.EOF: //nolint:errorlint // likewise
+	case err != io.EOF: // likewise
 		return fmt.Errorf("buffer request body: %w: %w", ErrBodyUnfinished, err)
 	}
 	b.size, b.sum = declared, keystore.DigestOf(b.mem)
