@@ -203,10 +203,17 @@ func (l *lanes) send(some []*order) {
 	} else {
 		pipe := l.via.Pipeline()
 		for _, o := range some {
+			o.cmd.SetErr(errNoReply)
 			_ = pipe.Process(ctx, o.cmd)
 		}
-		_, _ = pipe.Exec(ctx) // every command has its own error
+		_, err := pipe.Exec(ctx)
 		for _, o := range some {
+			// Every command has its own error. Of a handshake that the server refuses
+			// the client tells none of them: without a reply it must not look like one
+			// that has succeeded.
+			if err != nil && errors.Is(o.cmd.Err(), errNoReply) {
+				o.cmd.SetErr(err)
+			}
 			// What goes together is written in several pieces, and the connection can
 			// have become too old between two of them.
 			if errors.Is(o.cmd.Err(), errRetired) {

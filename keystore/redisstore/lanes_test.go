@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-idempotency/caddy-idempotency/internal/faultnet"
 	"github.com/caddy-idempotency/caddy-idempotency/internal/redistest"
@@ -182,5 +185,27 @@ func TestRetiredMidwayIsInDoubt(t *testing.T) {
 	t.Parallel()
 	if f := fateOf(errRetiredMidway); !f.retired || !f.again || f.notApplied {
 		t.Errorf("got %+v", f)
+	}
+}
+
+// A server that refuses a new connection's greeting has executed nothing of what was
+// to go over it. That must not look like commands that found nothing.
+func TestRefusedGreetingIsNoReply(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	if _, err := server.Do(t.Context(), "acl", "setuser", "someone", "on", ">right", "+@all", "~*"); err != nil {
+		t.Fatal(err)
+	}
+	s := openAt(t, "redis://someone:wrong@"+server.Addr(), func(o *Options) { o.Resends = -1 })
+	cmds := make([]*order, 3)
+	for i := range cmds {
+		cmds[i] = &order{cmd: redis.NewStringCmd(t.Context(), "get", fmt.Sprint("k", i)), done: make(chan struct{}, 1)}
+	}
+	s.servers.one.sharing.lanes.send(cmds)
+	for i, o := range cmds {
+		<-o.done
+		if f := fateOf(fmt.Errorf("%w", cmp.Or(o.cmd.Err(), errors.New("success")))); !f.down || !f.notApplied {
+			t.Errorf("command %d: got %v", i, o.cmd.Err())
+		}
 	}
 }
