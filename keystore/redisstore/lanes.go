@@ -5,6 +5,8 @@ import (
 	"errors"
 	"runtime"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -14,8 +16,8 @@ const (
 	// one server. More of them make it rarer that a command waits for one to end, and
 	// let fewer commands share one.
 	maxLanes = 4
-	// maxShared bounds how large a command may be that shares its round trip with
-	// others: they would wait for a large one.
+	// maxShared bounds how large a record may be whose write shares its round trip
+	// with others: they would wait for a large one.
 	maxShared = 16 << 10
 	// sharedCommands and sharedBytes bound a round trip, and so what is in doubt when
 	// the connection breaks.
@@ -29,7 +31,7 @@ const (
 // first of them is back. So nothing waits where there is nothing to share.
 type lanes struct {
 	s     *Store
-	via   sender
+	to    *node
 	ready chan struct{} // a lane is to look
 
 	mu      sync.Mutex
@@ -45,6 +47,8 @@ type order struct {
 	size int
 	// done gets a value when the command has its reply, or its error.
 	done chan struct{}
+	// left says that whoever sent it does not wait for that any more.
+	left atomic.Bool
 }
 
 // withdrawnError is what a command comes back with that was given up before it was
@@ -61,13 +65,12 @@ type abandonedError struct{ why error }
 func (e *abandonedError) Error() string { return "no longer waited for: " + e.why.Error() }
 func (e *abandonedError) Unwrap() error { return e.why }
 
-func newLanes(s *Store, via sender) *lanes {
-	return &lanes{s: s, via: via, ready: make(chan struct{}, maxLanes)}
+func newLanes(s *Store, to *node) *lanes {
+	return &lanes{s: s, to: to, ready: make(chan struct{}, maxLanes)}
 }
 
-// sharable returns the size of a command in bytes, and whether it may share its round
-// trip.
-func sharable(cmd redis.Cmder) (size int, ok bool) {
+// sizeOf returns about how large a command is, in bytes.
+func sizeOf(cmd redis.Cmder) (size int) {
 	for _, arg := range cmd.Args() {
 		switch arg := arg.(type) {
 		case string:
@@ -78,7 +81,7 @@ func sharable(cmd redis.Cmder) (size int, ok bool) {
 			size += 8
 		}
 	}
-	return size, size <= maxShared
+	return size
 }
 
 var orders = sync.Pool{New: func() any { return &order{done: make(chan struct{}, 1)} }}
@@ -99,7 +102,8 @@ func (l *lanes) do(ctx context.Context, cmd redis.Cmder, size int) error {
 		if l.withdraw(o) {
 			return &withdrawnError{ctx.Err()}
 		}
-		return &abandonedError{ctx.Err()} // the lane has it still
+		o.left.Store(true) // the lane has it still
+		return &abandonedError{ctx.Err()}
 	}
 	o.cmd = nil
 	orders.Put(o)
@@ -198,10 +202,11 @@ func (l *lanes) end() {
 func (l *lanes) send(some []*order) {
 	ctx, cancel := context.WithTimeout(context.Background(), l.s.timeout)
 	defer cancel()
+	began := time.Now()
 	if len(some) == 1 {
-		_ = l.via.Process(ctx, some[0].cmd)
+		_ = l.to.via.Process(ctx, some[0].cmd)
 	} else {
-		pipe := l.via.Pipeline()
+		pipe := l.to.via.Pipeline()
 		for _, o := range some {
 			o.cmd.SetErr(errNoReply)
 			_ = pipe.Process(ctx, o.cmd)
@@ -222,6 +227,9 @@ func (l *lanes) send(some []*order) {
 		}
 	}
 	for _, o := range some {
+		if o.left.Load() { // somebody has to hear what it says of the server
+			l.s.note(ctx, l.to, began, o.cmd.Err())
+		}
 		o.done <- struct{}{}
 	}
 }

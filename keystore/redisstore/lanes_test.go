@@ -209,3 +209,57 @@ func TestRefusedGreetingIsNoReply(t *testing.T) {
 		}
 	}
 }
+
+// Callers that leave before a try has timed out don't keep a server that says nothing
+// from being found down.
+func TestAbandonedCommandsTripTheBreaker(t *testing.T) {
+	t.Parallel()
+	proxy := faultnet.New(t, redistest.Start(t).Addr())
+	s := openAt(t, "redis://"+proxy.Addr(), func(o *Options) { o.Timeout = 500 * time.Millisecond })
+	breaker := s.servers.one.breaker
+	breaker.trip = 1
+	eventually(t, "the server is found down", func() bool { // unless the clock was read at that moment
+		parked := proxy.Park("get")
+		defer parked.Release()
+		ctx, cancel := context.WithCancel(contextOf(t))
+		left := make(chan error, 1)
+		go func() {
+			_, err := s.Get(ctx, keystore.NameOf("main", "alice", "k"))
+			left <- err
+		}()
+		<-parked.Arrived()
+		cancel()
+		mustBeUnavailable(t, "a call that was left", <-left, false)
+		lanes := s.servers.one.sharing.lanes
+		eventually(t, "its try has timed out", func() bool {
+			lanes.mu.Lock()
+			defer lanes.mu.Unlock()
+			return lanes.idle == lanes.started
+		})
+		breaker.mu.Lock()
+		defer breaker.mu.Unlock()
+		return breaker.why != ""
+	})
+}
+
+// What a caller who has left would have written is not written, also where the record
+// is only just small enough.
+func TestLeavingWithAnAlmostLargeRecord(t *testing.T) {
+	t.Parallel()
+	s := openAt(t, redistest.Start(t).URL())
+	j := job(s, "k")
+	for {
+		record, err := keystore.EncodeRecord(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(record) >= maxShared {
+			break
+		}
+		j.Request.Path += strings.Repeat("/", max(1, maxShared-len(record)-10))
+	}
+	ctx, cancel := context.WithCancel(contextOf(t))
+	cancel()
+	_, _, err := s.Create(ctx, j)
+	mustBeUnavailable(t, "a claim of a caller who has left", err, true)
+}

@@ -48,7 +48,7 @@ func (s *Store) newNode(c *redis.Client) *node {
 	})}
 	if !s.unshared {
 		sharing := *n
-		sharing.lanes = newLanes(s, c)
+		sharing.lanes = newLanes(s, n)
 		n.sharing = &sharing
 	}
 	return n
@@ -58,9 +58,7 @@ func (s *Store) newNode(c *redis.Client) *node {
 func (n *node) do(ctx context.Context, cmd redis.Cmder) error {
 	if !n.asking {
 		if n.lanes != nil {
-			if size, ok := sharable(cmd); ok {
-				return n.lanes.do(ctx, cmd, size)
-			}
+			return n.lanes.do(ctx, cmd, sizeOf(cmd))
 		}
 		return n.via.Process(ctx, cmd)
 	}
