@@ -2,6 +2,7 @@ package proxy
 
 import (
 	ordered "container/list"
+	"slices"
 	"sync"
 	"time"
 
@@ -94,7 +95,8 @@ func (c *cache) drop(e *ordered.Element) {
 }
 
 func sizeOf(j *keystore.Job) int64 {
-	size := int64(cachedOverhead + len(j.Result.Body))
+	asked := &j.Request // a client chooses how long it is
+	size := int64(cachedOverhead + len(j.Result.Body) + len(j.KeySent) + len(asked.Host) + len(asked.Path) + len(asked.MediaType))
 	for _, fields := range []map[string][]string{j.Result.Header, j.Result.Trailer} {
 		for name, values := range fields {
 			size += int64(len(name))
@@ -119,10 +121,25 @@ func (c *call) remembered(name keystore.Name) (done bool, err error) {
 		return false, nil
 	}
 	found, err := c.wait(j)
-	if err != nil {
+	switch {
+	case err != nil:
 		return true, err
+	case found == nil:
+		return true, refuseLost(j)
+	case overBy(found, now) && c.ask(found, c.g.store.Now()) == keystore.NotExecuted:
+		// The news of that was only late: this request has come after it, maybe because
+		// its client has been told, and has made no claim yet.
+		c.account.Verdict = ""
+		return false, nil
 	}
 	return true, c.judge(found, time.Time{})
+}
+
+// overBy reports whether all attempts of a job had ended by then, and were decided on.
+func overBy(j *keystore.Job, then keystore.Time) bool {
+	return !slices.ContainsFunc(j.Attempts, func(a keystore.Attempt) bool {
+		return a.Ended.IsZero() || a.Ended > then || (a.Resolution != nil && a.Resolution.At > then)
+	})
 }
 
 // running returns the job under this name as it is known of whoever waits for it

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -207,4 +208,78 @@ func TestDuplicatesJoinInMemory(t *testing.T) {
 		}
 		f.wantExecutions(1)
 	})
+}
+
+// A client that was told of a failure, and sends its request again, is not told of it
+// once more because others still wait to hear of it.
+func TestFreshRequestsAreNotToldOfWhatWasBefore(t *testing.T) {
+	bubble(t, Config{Wait: time.Minute}, func(t *testing.T, f *fixture) {
+		gate := make(chan struct{})
+		f.serve = func(w http.ResponseWriter, _ *http.Request) error {
+			if f.executions.Load() == 1 {
+				<-gate
+				w.WriteHeader(http.StatusTooManyRequests)
+				return nil
+			}
+			_, err := fmt.Fprintf(w, "execution %d", f.executions.Load())
+			return err
+		}
+		results := make(chan result, 2)
+		send := func() { results <- f.do(request{}) }
+		go send()
+		synctest.Wait()
+		go send()
+		synctest.Wait()
+		time.Sleep(time.Second)
+		// The hint of the attempt's end takes its time, or is lost.
+		f.mem.fail(func(op string) error {
+			if op == "get" {
+				return errInjected
+			}
+			return nil
+		}, nil)
+		close(gate)
+		if r := <-results; r.Code != http.StatusTooManyRequests {
+			t.Fatalf("got %d %s", r.Code, r.Body)
+		}
+		time.Sleep(10 * time.Millisecond)
+		time.AfterFunc(time.Second, func() { f.mem.fail(nil, nil) })
+		f.do(request{}).wantBody(t, 200, "execution 2", false)
+		<-results
+	})
+}
+
+// Whoever was waiting in memory for a job is told which one it was that has vanished.
+func TestLostWhileJoined(t *testing.T) {
+	bubble(t, Config{Wait: time.Minute}, func(t *testing.T, f *fixture) {
+		f.serve = sleepy(20*time.Second, f)
+		results := make(chan result, 3)
+		for range 3 {
+			go func() { results <- f.do(request{}) }()
+			synctest.Wait()
+		}
+		id := f.mem.job().ID
+		f.mem.wipe()
+		for range 2 {
+			if r := <-results; r.code() != CodeRecordLost || !strings.Contains(r.Body.String(), id) {
+				t.Errorf("got %d %s; it names no job %s", r.Code, r.Body, id)
+			}
+		}
+		<-results
+	})
+}
+
+// A long path counts too.
+func TestCacheCountsWhatWasAsked(t *testing.T) {
+	t.Parallel()
+	const size = 40 << 10
+	f := newFixture(t, Config{CacheSize: size, CacheTTL: time.Hour})
+	long := request{url: "/" + strings.Repeat("x", size/3)}
+	f.do(long)
+	f.do(long).wantBody(t, 200, "execution 1", true)
+	asked := f.mem.asked()
+	f.do(long).wantBody(t, 200, "execution 1", true)
+	if f.mem.asked() != asked+1 {
+		t.Error("a job is in memory that takes more room than is to be taken")
+	}
 }
