@@ -208,6 +208,10 @@ func TestRefusedGreetingIsNoReply(t *testing.T) {
 			t.Errorf("command %d: got %v", i, o.cmd.Err())
 		}
 	}
+	found, err := s.getMany(t.Context(), "read", []string{"k0", "k1"})
+	if !errors.Is(err, keystore.ErrUnavailable) {
+		t.Errorf("reading many got %v, %v", found, err)
+	}
 }
 
 // Callers that leave before a try has timed out don't keep a server that says nothing

@@ -138,6 +138,7 @@ func (s *Store) getMany(ctx context.Context, what string, keys []string) ([]read
 			cmds := make([]*redis.StringCmd, len(some))
 			for i, k := range some {
 				cmds[i] = pipe.Get(ctx, keys[k])
+				cmds[i].SetErr(errNoReply) // see lanes.send
 			}
 			began := time.Now()
 			_, err := pipe.Exec(ctx)
