@@ -65,8 +65,8 @@ func (c *cache) get(name keystore.Name, now keystore.Time, forgets uint64) *keys
 }
 
 // put keeps a job that is completed, as the store has shown it to a request that
-// began when jobs had been forgotten that often.
-func (c *cache) put(j *keystore.Job, forgets uint64) {
+// began then, when jobs had been forgotten that often.
+func (c *cache) put(j *keystore.Job, forgets uint64, began time.Time) {
 	if c == nil || j.CompletedBy.IsZero() || j.Result == nil || j.Expires.IsZero() {
 		return
 	}
@@ -82,7 +82,7 @@ func (c *cache) put(j *keystore.Job, forgets uint64) {
 		}
 		c.drop(e)
 	}
-	c.entries[j.Name] = c.order.PushFront(&cached{job: j, size: size, until: time.Now().Add(c.ttl), forget: forgets})
+	c.entries[j.Name] = c.order.PushFront(&cached{job: j, size: size, until: began.Add(c.ttl), forget: forgets})
 	for c.used += size; c.used > c.max; {
 		c.drop(c.order.Back())
 	}
@@ -143,7 +143,7 @@ func overBy(j *keystore.Job, then keystore.Time) bool {
 }
 
 // running returns the job under this name as it is known of whoever waits for it
-// here, or of an attempt of it that runs here; nil where there is none.
+// here; nil where nobody does.
 func (g *Gateway) running(name keystore.Name) *keystore.Job {
 	g.mu.Lock()
 	defer g.mu.Unlock()

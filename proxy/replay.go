@@ -20,7 +20,7 @@ func (c *call) replay(j *keystore.Job) error {
 	if err != nil {
 		return c.refuseSealed(err, j)
 	}
-	c.known.put(j, c.forgets)
+	c.known.put(j, c.forgets, c.began)
 	if c.account.Verdict == "" {
 		c.account.Verdict = VerdictReplayed
 	}
