@@ -232,7 +232,7 @@ func (c *crowd) finish(workers int) {
 	for worker := range workers {
 		all.Go(func() {
 			for n := worker; n < len(intents); n += workers {
-				deadline := time.Now().Add(patience)
+				deadline := time.Now().Add(3 * patience)
 				for try := 0; ; try++ {
 					a := c.ask(n+try, intents[n].request, 0, true)
 					if settled(a) || time.Now().After(deadline) {

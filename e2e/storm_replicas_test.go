@@ -49,11 +49,20 @@ func (w *watched) present() (p *redistest.Server) {
 
 func (w *watched) block(name string) string { return w.store(w.URL(), name, w.durability) }
 
-// whole waits until the primary has both its replicas.
+func (w *watched) says() string {
+	said := w.servers.says()
+	for _, s := range w.Sentinels.Sentinels {
+		said += s.Addr() + ", a sentinel:\n" + s.Output() + "\n"
+	}
+	return said
+}
+
+// whole waits until the primary has both its replicas, and all sentinels know it: the
+// next fault is not to be one too many.
 func (w *watched) whole() {
 	w.s.await("all replicas follow the primary", func() bool {
 		p := w.Primary()
-		if p == nil || !p.IsMaster() {
+		if p == nil || !p.IsMaster() || !w.Settled() {
 			return false
 		}
 		for _, server := range w.all {
@@ -127,6 +136,7 @@ func (w *watched) faults() map[string]func(*rand.Rand) {
 		s.Kill()
 		sleepUpTo(rnd, 2*time.Second)
 		s.Restart()
+		w.whole()
 	}
 	faults["store read-only"] = func(rnd *rand.Rand) {
 		p := w.present()

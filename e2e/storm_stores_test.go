@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,6 +35,8 @@ func (c *clocked) block(string) string {
 }
 
 func (c *clocked) fronts() []*cutter.Cutter { return nil }
+
+func (c *clocked) says() string { return "" } // the gateways do
 
 func (c *clocked) step(by time.Duration) {
 	c.s.t.Helper()
@@ -93,6 +96,14 @@ func (v *servers) fronts() (all []*cutter.Cutter) {
 		all = append(all, v.cutters[server])
 	}
 	return all
+}
+
+func (v *servers) says() string {
+	var b strings.Builder
+	for _, server := range v.all {
+		fmt.Fprintf(&b, "%s, known as %s:\n%s\n", server.Addr(), server.Front(), server.Output())
+	}
+	return b.String()
 }
 
 // store is what a gateway's configuration says of them.

@@ -62,6 +62,8 @@ type stormStore interface {
 	block(name string) string
 	// fronts stand before its servers.
 	fronts() []*cutter.Cutter
+	// says is what its servers have printed.
+	says() string
 	// faults are what can happen to it. Each is over, and healed, when it returns.
 	faults() map[string]func(rnd *rand.Rand)
 }
@@ -221,6 +223,9 @@ func (s *storm) judge() *history.Report {
 			break
 		}
 		s.t.Errorf("%s\n%s", v, h.Timeline(v.Key))
+	}
+	if s.t.Failed() {
+		s.t.Logf("it began at %s\n%s", s.began.Format(time.StampMilli), s.store.says())
 	}
 	return r
 }

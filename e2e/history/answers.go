@@ -66,7 +66,7 @@ func (c *checker) contradictions(k *key, told []*Request, byText map[string]*Exe
 
 // takenBack returns why one answer could take another one's place.
 func (c *checker) takenBack(a, b *Request, byText map[string]*Execution) string {
-	e, f, from := byText[a.Answer], byText[b.Answer], a.Began
+	e, from := byText[a.Answer], a.Began
 	if e != nil {
 		from = e.At
 		// What was lost is unknown again, and somebody may have decided otherwise.
@@ -79,9 +79,6 @@ func (c *checker) takenBack(a, b *Request, byText map[string]*Execution) string 
 		case a.Job != b.Job && c.expired(e, b.Ended):
 			return Expired
 		}
-	}
-	if e != nil && f != nil && follows(f, e) {
-		return ""
 	}
 	return c.claimLost(from, b.Ended)
 }

@@ -224,7 +224,7 @@ func (c *checker) excuse(e *Execution, all []*Execution) string {
 			return Decided
 		case c.expired(e, other.At):
 			return Expired
-		case other.At > e.At && !follows(other, e):
+		case other.At > e.At:
 			if why := c.claimLost(e.At, other.At); why != "" {
 				return why
 			}
@@ -247,12 +247,6 @@ func (c *checker) claimLost(there, gone time.Duration) string {
 	return ""
 }
 
-// follows reports whether a later execution is one whose claim knew of the earlier
-// one: it is the same job's, with a later number.
-func follows(later, earlier *Execution) bool {
-	return later.Job == earlier.Job && later.Attempt > earlier.Attempt
-}
-
 // resolved reports whether an execution's attempt was resolved as one that permits
 // another one, before that took place.
 func (c *checker) resolved(e *Execution, before time.Duration) bool {
@@ -267,7 +261,12 @@ func (c *checker) expired(e *Execution, by time.Duration) bool {
 	return e.Retention > 0 && by+most >= e.At+least+e.Retention
 }
 
-// ahead is how far the store's clock is ahead between two instants.
+// noticed is how long a gateway can take to notice a step of the store's clock, for
+// which it asks every ten seconds, where it reaches it.
+const noticed = 30 * time.Second
+
+// ahead is how far the store's clock is ahead between two instants, as far as gateways
+// have noticed.
 func (c *checker) ahead(from, to time.Duration) (least, most time.Duration) {
 	for i, j := range c.h.Jumps {
 		switch {
@@ -275,8 +274,7 @@ func (c *checker) ahead(from, to time.Duration) (least, most time.Duration) {
 			return least, most
 		case j.At <= from:
 			least, most = j.Ahead, j.Ahead
-			// The step takes a moment.
-			if i > 0 && from-j.At < time.Second {
+			if i > 0 && from-j.At < noticed {
 				least, most = min(least, c.h.Jumps[i-1].Ahead), max(most, c.h.Jumps[i-1].Ahead)
 			}
 		default:

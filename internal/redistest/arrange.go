@@ -14,7 +14,7 @@ import (
 // client is a client for arranging things.
 func (s *Server) client() *redis.Client {
 	s.once.Do(func() {
-		s.arranger = redis.NewClient(&redis.Options{Addr: s.Addr(), Protocol: 2, DisableIdentity: true, MaxRetries: -1, ReadTimeout: 5 * time.Second, PoolSize: 2})
+		s.arranger = redis.NewClient(&redis.Options{Addr: s.Addr(), Protocol: 2, DisableIdentity: true, MaxRetries: -1, DialerRetries: 1, ReadTimeout: 5 * time.Second, PoolSize: 2})
 		s.t.Cleanup(func() { _ = s.arranger.Close() })
 	})
 	return s.arranger

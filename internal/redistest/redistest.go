@@ -4,7 +4,6 @@ package redistest
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"fmt"
 	"net"
@@ -44,9 +43,37 @@ type Server struct {
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
-	out  *bytes.Buffer
 	gone chan struct{}
+
+	out output // of all its processes
 }
+
+// output is what a server prints: the end of it, as much as anybody would read.
+type output struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+const outputKept = 64 << 10
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.text = append(o.text, p...)
+	if len(o.text) > 2*outputKept {
+		o.text = slices.Clone(o.text[len(o.text)-outputKept:])
+	}
+	return len(p), nil
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return string(o.text)
+}
+
+// Output returns the end of what the server has printed.
+func (s *Server) Output() string { return s.out.String() }
 
 // Start runs a redis-server without persistence, on a free port. The arguments
 // are configuration directives as on its command line, such as
@@ -133,8 +160,7 @@ func (s *Server) start(more ...string) error {
 	if s.with.Clock != nil {
 		s.cmd.Env = s.with.Clock.environment()
 	}
-	s.out = new(bytes.Buffer)
-	s.cmd.Stdout, s.cmd.Stderr = s.out, s.out
+	s.cmd.Stdout, s.cmd.Stderr = &s.out, &s.out
 	if err := s.cmd.Start(); err != nil {
 		return err
 	}

@@ -88,6 +88,43 @@ func (g *Sentinels) Primary() *Server {
 	return nil
 }
 
+// Settled reports whether all sentinels agree on the primary, have finished whatever
+// they were doing, and hold both replicas for able to take its place. Before, another
+// failure would be one too many for them.
+func (g *Sentinels) Settled() bool {
+	p := g.Primary()
+	if p == nil {
+		return false
+	}
+	for _, s := range g.Sentinels {
+		m := fields(s.do("sentinel", "master", MasterName))
+		if m["port"] != p.frontPort() || m["flags"] != "master" || m["num-other-sentinels"] != "2" {
+			return false
+		}
+		replicas, _ := s.do("sentinel", "replicas", MasterName).([]any)
+		if len(replicas) != len(g.Servers)-1 {
+			return false
+		}
+		for _, r := range replicas {
+			if r := fields(r); r["flags"] != "slave" || r["master-link-status"] != "ok" || r["master-port"] != p.frontPort() {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// fields returns what a command reports as names and values in turn.
+func fields(reply any) map[string]string {
+	of := make(map[string]string)
+	list, _ := reply.([]any)
+	for i := 0; i+1 < len(list); i += 2 {
+		name, _ := list[i].(string)
+		of[name], _ = list[i+1].(string)
+	}
+	return of
+}
+
 func (g *Sentinels) await(what string, f func() bool) {
 	g.t.Helper()
 	for deadline := time.Now().Add(patience); !f(); time.Sleep(20 * time.Millisecond) {
