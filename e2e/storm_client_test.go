@@ -190,8 +190,11 @@ func settled(a answer) bool {
 	return a.err == nil && ((a.code() == "" && !passed(a)) || a.code() == "result-not-kept")
 }
 
-// passed reports whether an answer is the upstream's own word that it did nothing.
-func passed(a answer) bool { return a.code() == "" && a.status == http.StatusTooManyRequests }
+// passed reports whether an answer is that of an attempt which certainly did nothing:
+// the upstream's own word, or that it could not be reached.
+func passed(a answer) bool {
+	return a.code() == "" && (a.status == http.StatusTooManyRequests || (a.status > 500 && a.body == ""))
+}
 
 // longest is how long a client waits for an answer.
 const longest = 6 * time.Second

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/caddy-idempotency/caddy-idempotency/e2e/history"
@@ -98,13 +100,19 @@ func (o *operator) decide(ctx context.Context, rnd *rand.Rand, j listedJob, atte
 	url := fmt.Sprintf("http://%s/idempotency/jobs/%s/resolve", o.s.posts[rnd.IntN(len(o.s.posts))].g.admin, j.ID)
 	status, _ := o.call(ctx, http.MethodPost, url, body)
 	d.Ended = o.s.now()
-	if status == http.StatusConflict || status == http.StatusNotFound {
-		return // somebody else was faster
+	switch status {
+	case http.StatusConflict, http.StatusNotFound: // somebody else was faster
+		return
+	case unreached:
+		return
 	}
 	o.mu.Lock()
 	o.decisions = append(o.decisions, d)
 	o.mu.Unlock()
 }
+
+// unreached stands for the status of a call that reached nobody.
+const unreached = -1
 
 // call calls the admin API. A status of 0 says that there was no answer.
 func (o *operator) call(ctx context.Context, method, url string, body []byte) (status int, answer []byte) {
@@ -116,7 +124,10 @@ func (o *operator) call(ctx context.Context, method, url string, body []byte) (s
 	}
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := o.client.Do(req)
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return unreached, nil
+	case err != nil:
 		return 0, nil
 	}
 	defer resp.Body.Close()

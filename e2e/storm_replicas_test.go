@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/caddy-idempotency/caddy-idempotency/e2e/history"
 	"github.com/caddy-idempotency/caddy-idempotency/internal/redistest"
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 	"github.com/caddy-idempotency/caddy-idempotency/keystore/redisstore"
@@ -23,9 +24,8 @@ func newWatched(s *storm, durability string) *watched {
 	v := newServers(s)
 	w := &watched{servers: v, durability: durability}
 	w.Sentinels = redistest.StartSentinelsWith(s.t, v.setup())
-	// So that a primary which is only slow is not taken for dead.
 	for _, sentinel := range w.Sentinels.Sentinels {
-		v.must(sentinel, "SENTINEL", "SET", redistest.MasterName, "down-after-milliseconds", 3000)
+		w.tune(sentinel)
 	}
 	v.all = w.Servers
 	v.primary = w.present
@@ -36,6 +36,15 @@ func newWatched(s *storm, durability string) *watched {
 		return ""
 	})
 	return w
+}
+
+// tune makes a sentinel fit for what is done here.
+func (w *watched) tune(sentinel *redistest.Server) {
+	// So that a primary which is only slow is not taken for dead.
+	w.must(sentinel, "SENTINEL", "SET", redistest.MasterName, "down-after-milliseconds", 3000)
+	// So that it knows which replica has most when the primary dies. It looks every ten
+	// seconds otherwise, and on a busy machine it has been seen to promote the other one.
+	w.must(sentinel, "SENTINEL", "DEBUG", "info-period", 500)
 }
 
 // present waits until there is a primary that sentinels agree on.
@@ -85,12 +94,31 @@ func (w *watched) replaced(old *redistest.Server) (p *redistest.Server) {
 
 // kill kills the primary, has it replaced, and has it back as a replica.
 func (w *watched) kill() {
-	from := w.s.now()
-	old := w.present()
+	from, old := w.s.now(), w.present()
 	old.Kill()
-	old.Follow(w.replaced(old))
+	w.succeed(old, from)
+}
+
+// succeed has a primary that was killed replaced, and has it back as a replica.
+func (w *watched) succeed(old *redistest.Server, from time.Duration) {
+	has, most := make(map[*redistest.Server]int64), int64(0)
+	for _, r := range w.all {
+		if r != old {
+			has[r] = r.Offset() // it gets no more
+			most = max(most, has[r])
+		}
+	}
+	next := w.replaced(old)
+	old.Follow(next)
 	w.whole()
-	w.s.span(&w.s.spans.Failovers, from)
+	f := history.Span{From: from, To: w.s.now(), Beyond: has[next] < most}
+	if f.Beyond {
+		w.s.count("the replica promoted that has less")
+		w.s.t.Logf("the replica was promoted that has %d bytes less", most-has[next])
+	}
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	w.s.spans.Failovers = append(w.s.spans.Failovers, f)
 }
 
 func (w *watched) other(rnd *rand.Rand) *redistest.Server {
@@ -136,6 +164,7 @@ func (w *watched) faults() map[string]func(*rand.Rand) {
 		s.Kill()
 		sleepUpTo(rnd, 2*time.Second)
 		s.Restart()
+		w.tune(s)
 		w.whole()
 	}
 	faults["store read-only"] = func(rnd *rand.Rand) {

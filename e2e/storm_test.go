@@ -245,7 +245,7 @@ func (s *storm) unplanned() (all []history.Span) {
 	for _, c := range s.changes {
 		if !slices.ContainsFunc(s.spans.Failovers, func(f history.Span) bool { return f.To >= c.From && f.From <= c.To }) {
 			s.t.Logf("a primary that was alive was replaced between %s and %s", c.From, c.To)
-			all = append(all, history.Span{From: c.From - 10*time.Second, To: c.To + 5*time.Second, Unplanned: true})
+			all = append(all, history.Span{From: c.From - 10*time.Second, To: c.To + 5*time.Second, Beyond: true})
 		}
 	}
 	return all

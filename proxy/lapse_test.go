@@ -11,9 +11,7 @@ import (
 // whose lease is over.
 func (f *fixture) orphan(provider string) {
 	f.t.Helper()
-	n := f.attempt(keystore.NewToken())
-	n.Provider = provider
-	j := f.claimed(n.Token)
+	j := f.claimed(keystore.NewToken())
 	j.Attempts[0].Provider = provider
 	if _, created, err := f.store.Create(f.t.Context(), j); !created || err != nil {
 		f.t.Fatal(created, err)

@@ -42,9 +42,9 @@ const (
 	// ClaimLost: a failover lost the claim, on a store without the durability that
 	// would have kept it.
 	ClaimLost = "claim lost in a failover"
-	// SplitBrain: a store with durability has replaced a primary that was alive, which
-	// is a fault of its own, and has lost a claim thereby.
-	SplitBrain = "claim lost to two primaries"
+	// BeyondCopies: the same on a store with durability, in a failover that no number of
+	// copies protects from.
+	BeyondCopies = "claim lost beyond copies"
 	// CommitLost: a failover lost an answer, and the job is unknown, or was until
 	// somebody decided.
 	CommitLost = "commit lost in a failover"
@@ -241,8 +241,8 @@ func (c *checker) claimLost(there, gone time.Duration) string {
 		return ""
 	case !c.h.Durable:
 		return ClaimLost
-	case slices.ContainsFunc(c.h.Failovers, func(s Span) bool { return s.Unplanned && s.To >= there && s.From <= gone }):
-		return SplitBrain
+	case slices.ContainsFunc(c.h.Failovers, func(s Span) bool { return s.Beyond && s.To >= there && s.From <= gone }):
+		return BeyondCopies
 	}
 	return ""
 }

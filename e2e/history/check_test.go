@@ -103,14 +103,14 @@ func TestCheck(t *testing.T) {
 		"claim lost in a failover, of a durable store": {
 			history: lost(), change: func(h *History) { h.Failovers, h.Durable = failover, true }, violation: Twice,
 		},
-		"claim lost to two primaries": {
+		"claim lost beyond copies": {
 			history: lost(), change: func(h *History) {
-				h.Failovers, h.Durable = []Span{{From: 10 * second, To: 12 * second, Unplanned: true}}, true
-			}, permitted: map[string]int{SplitBrain: 2},
+				h.Failovers, h.Durable = []Span{{From: 10 * second, To: 12 * second, Beyond: true}}, true
+			}, permitted: map[string]int{BeyondCopies: 2},
 		},
-		"claim lost, and there were two primaries later": {
+		"claim lost, and a failover beyond copies came later": {
 			history: lost(), change: func(h *History) {
-				h.Failovers, h.Durable = []Span{failover[0], {From: 30 * second, To: 32 * second, Unplanned: true}}, true
+				h.Failovers, h.Durable = []Span{failover[0], {From: 30 * second, To: 32 * second, Beyond: true}}, true
 			}, violation: Twice,
 		},
 		"claim lost in a failover that was over before": {

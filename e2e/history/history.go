@@ -27,9 +27,10 @@ type History struct {
 // Span is a time between two instants.
 type Span struct {
 	From, To time.Duration
-	// Unplanned: a failover from a primary that was alive, and went on acknowledging to
-	// a replica which had not been told yet. No number of copies protects from that.
-	Unplanned bool
+	// Beyond: a failover that is beyond what a number of copies protects from. A primary
+	// was replaced that was alive, and went on acknowledging to a replica which had not
+	// been told yet; or the replica was promoted that has less than the other one.
+	Beyond bool
 }
 
 // Jump says how far the store's clock is ahead of the real one from then on.
