@@ -126,7 +126,7 @@ func (l *lab) prepare(ctx context.Context, c *cell, name string, p *process) (*k
 	prepare := l.load(c, name, p, f)
 	prepare.count = new(atomic.Int64)
 	prepare.count.Store(int64(n))
-	m, err := send(ctx, prepare, time.Minute)
+	m, err := send(ctx, prepare, 5*time.Minute)
 	if err == nil && (m.wrong > 0 || m.requests < int64(n)) {
 		err = fmt.Errorf("prepared %d jobs of %d, %d of them wrong: %s", m.requests, n, m.wrong, m.why)
 	}

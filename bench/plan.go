@@ -22,7 +22,7 @@ const (
 	kindSteady  = "fresh at a fixed rate"
 	hotKeys     = 100
 	timesOneKey = 1000
-	coldKeys    = 60_000
+	coldKeys    = 15_000 // more than the gateway keeps in memory by default
 	warmUp      = 300 * time.Millisecond
 	connsSteady = 256
 	defaultRate = 1000
