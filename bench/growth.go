@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -19,9 +20,21 @@ func growth(ctx context.Context, o options) error {
 		return err
 	}
 	defer l.close()
-	for _, step := range []func(context.Context) error{l.growStored, l.growUnresolved, l.growWaiters, l.growGateways} {
-		if err := step(ctx); err != nil {
-			return err
+	only, err := regexp.Compile(o.only)
+	if err != nil {
+		return err
+	}
+	for _, step := range []struct {
+		name string
+		run  func(context.Context) error
+	}{
+		{"waiters", l.growWaiters}, {"gateways", l.growGateways}, {"stored", l.growStored}, {"unresolved", l.growUnresolved},
+	} {
+		if !only.MatchString(step.name) {
+			continue
+		}
+		if err := step.run(ctx); err != nil {
+			return fmt.Errorf("%s: %w", step.name, err)
 		}
 	}
 	return nil
@@ -99,13 +112,12 @@ func (g *growing) tell(what, kind, full string) {
 	rate, low, high := spread(ratios(g.rates))
 	cpu, cpuLow, cpuHigh := spread(ratios(g.cpus))
 	empty, _, _ := spread(g.rates["empty"])
-	fmt.Printf("| %s | %s | %s | **%.2f** (%.2f–%.2f) | **%.2f** (%.2f–%.2f) |\n", what, kind, thousands(empty), rate, low, high, cpu, cpuLow, cpuHigh)
+	fmt.Printf("| beside %s | %s | %s per second on an empty one | rate **%.2f** (%.2f–%.2f) of that | CPU of gateway and Redis **%.2f** (%.2f–%.2f) of that |\n", what, kind, thousands(empty), rate, low, high, cpu, cpuLow, cpuHigh)
 }
 
 // growStored fills the store with jobs that nobody asks for: strings with such names
 // and of such a size, which Redis makes by itself.
 func (l *lab) growStored(ctx context.Context) error {
-	fmt.Print("| stored besides | requests | per second, empty | rate, to empty | CPU of gateway and Redis, to empty |\n|---|---|---:|---:|---:|\n")
 	for _, n := range []int{1_000_000, 3_000_000} {
 		err := l.compareFilled(ctx, thousands(float64(n))+" completed jobs", func(redis, _ *process) error {
 			_, err := once(redis, "DEBUG", "POPULATE", strconv.Itoa(n), "idempotency:j:"+strings.Repeat("0", 56), "1500")

@@ -99,18 +99,13 @@ var upstreamPlaceholders = []string{
 	"http.reverse_proxy.status_text",
 }
 
-// tell gives the upstream's placeholders to the handlers before this one, unless
-// the attempt still runs.
-func (c *chain) tell(outer *caddy.Replacer) {
+// over reports whether the handlers have returned.
+func (c *chain) over() bool {
 	select {
 	case <-c.done:
+		return true
 	default:
-		return
-	}
-	for _, name := range upstreamPlaceholders {
-		if value, ok := c.repl.Get(name); ok {
-			outer.Set(name, value)
-		}
+		return false
 	}
 }
 

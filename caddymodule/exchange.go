@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io/fs"
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -57,9 +59,7 @@ func (x *exchange) serve(route *proxy.Route, w http.ResponseWriter) error {
 		exchange.ReplayCheck = x.replayCheck
 	}
 	err := route.Serve(w, x.r, exchange)
-	for _, c := range x.chains {
-		c.tell(x.repl)
-	}
+	x.tellOfUpstream()
 	if refusal, ok := errors.AsType[*proxy.Refusal](err); ok {
 		return x.refuse(w, refusal)
 	}
@@ -70,6 +70,28 @@ func (x *exchange) serve(route *proxy.Route, w http.ResponseWriter) error {
 		}
 	}
 	return err
+}
+
+// tellOfUpstream gives the upstream's placeholders to the handlers before this one,
+// those of the latest attempt first. Of an attempt that still runs nothing is told.
+// Few logs ask for any of them, so that they are looked up when one does.
+func (x *exchange) tellOfUpstream() {
+	over := slices.DeleteFunc(slices.Clone(x.chains), func(c *chain) bool { return !c.over() })
+	if len(over) == 0 {
+		return
+	}
+	slices.Reverse(over)
+	x.repl.Map(func(name string) (any, bool) {
+		if !strings.HasPrefix(name, "http.reverse_proxy.") || !slices.Contains(upstreamPlaceholders, name) {
+			return nil, false
+		}
+		for _, c := range over {
+			if value, ok := c.repl.Get(name); ok {
+				return value, true
+			}
+		}
+		return nil, false
+	})
 }
 
 // owner returns the caller whom the request's key belongs to. It is asked for

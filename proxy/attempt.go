@@ -177,7 +177,7 @@ func (rt *Route) dispatch(d dispatch) *attempt {
 	g.mu.Unlock()
 
 	req := a.request(d.request, d.job, own.Number, d.keySent)
-	go func() {
+	g.workers.run(func() {
 		defer release()
 		defer a.leave()
 		switch {
@@ -192,7 +192,7 @@ func (rt *Route) dispatch(d dispatch) *attempt {
 			d.body.release() // recording the end can take as long as an outage
 			a.conclude(seen)
 		}
-	}()
+	})
 	return a
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
@@ -49,6 +50,7 @@ type benched struct {
 	route *Route
 	asked []byte
 	body  []byte
+	depth int // how many handlers there are before the upstream
 }
 
 func newBenched(tb testing.TB) *benched {
@@ -65,6 +67,10 @@ func newBenched(tb testing.TB) *benched {
 }
 
 func (b *benched) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
+	return deep(b.depth, func() error { return b.answer(w, r) })
+}
+
+func (b *benched) answer(w http.ResponseWriter, r *http.Request) error {
 	_, _ = io.Copy(io.Discard, r.Body)
 	h := w.Header()
 	h["Content-Type"] = []string{"application/json"}
@@ -183,4 +189,35 @@ func TestAllocations(t *testing.T) {
 	if fresh > mostFresh || replay > mostReplay {
 		t.Errorf("%.0f allocations for a fresh request, at most %d are allowed; %.0f for a replay, at most %d", fresh, mostFresh, replay, mostReplay)
 	}
+}
+
+// BenchmarkStack is a fresh request whose attempt goes through many handlers, in
+// goroutines that are used again, and in new ones.
+func BenchmarkStack(b *testing.B) {
+	over := make(chan struct{})
+	close(over)
+	for name, ended := range map[string]<-chan struct{}{"used again": nil, "new": over} {
+		b.Run(name, func(b *testing.B) {
+			t := newBenched(b)
+			t.depth = 24
+			if ended != nil {
+				t.route.gateway.workers.ended = ended
+			}
+			for n := 0; b.Loop(); n++ {
+				t.request(b, strconv.Itoa(n))
+			}
+		})
+	}
+}
+
+// deep takes about a kilobyte of stack for each level.
+func deep(level int, f func() error) error {
+	var room [1 << 10]byte
+	if level > 0 {
+		room[level%len(room)] = byte(level)
+		err := deep(level-1, f)
+		runtime.KeepAlive(&room)
+		return err
+	}
+	return f()
 }

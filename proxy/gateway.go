@@ -40,6 +40,7 @@ type Gateway struct {
 	confirmed confirmed
 	census    atomic.Pointer[Census]
 	sampled   samplers
+	workers   workers
 	forgets   atomic.Uint64 // how often jobs were forgotten here
 
 	mu       sync.Mutex
@@ -61,6 +62,7 @@ func NewGateway(store keystore.Store, opts GatewayOptions) *Gateway {
 		ctx: ctx, stop: cancel,
 		draining: make(chan struct{}),
 		slots:    make(chan struct{}, backgroundWrites),
+		workers:  workers{next: make(chan func()), ended: ctx.Done()},
 		attempts: make(map[*attempt]struct{}),
 		rooms:    make(map[keystore.Name]*room),
 	}
