@@ -37,7 +37,7 @@ func TestRefusalsOfRealServers(t *testing.T) {
 				if err := admin.ScriptKill(contextOf(t)).Err(); err != nil {
 					t.Fatal(err)
 				}
-				_ = <-looping // that it was killed
+				<-looping // that it was killed
 			}
 		}},
 		"LOADING": {[]string{"--enable-debug-command", "yes", "--loading-process-events-interval-bytes", "1024"}, func(t *testing.T, server *redistest.Server, admin *redis.Client) func() {
