@@ -28,7 +28,7 @@ func growth(ctx context.Context, o options) error {
 		name string
 		run  func(context.Context) error
 	}{
-		{"waiters", l.growWaiters}, {"gateways", l.growGateways}, {"stored", l.growStored}, {"unresolved", l.growUnresolved},
+		{"bytes", l.tellBytes}, {"waiters", l.growWaiters}, {"gateways", l.growGateways}, {"stored", l.growStored}, {"unresolved", l.growUnresolved},
 	} {
 		if !only.MatchString(step.name) {
 			continue
@@ -36,6 +36,18 @@ func growth(ctx context.Context, o options) error {
 		if err := step.run(ctx); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
+	}
+	return nil
+}
+
+// tellBytes tells how much memory of Redis a job takes.
+func (l *lab) tellBytes(ctx context.Context) error {
+	for _, unresolved := range []bool{false, true} {
+		b, err := l.measureBytes(ctx, unresolved)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("| %s | %.0f bytes |\n", b.what, b.bytes)
 	}
 	return nil
 }
@@ -159,15 +171,9 @@ func (l *lab) growWaiters(ctx context.Context) error {
 		if err := l.empty(name); err != nil {
 			return err
 		}
-		p := l.targets[name]
-		var err error
-		if name == plainCaddy {
-			p, err = l.target(ctx, name)
-		} else {
-			l.options.options = fmt.Sprintf("waiters %d %d;wait 5m;timeout 5m", 2*n, 2*n)
-			p, err = l.target(ctx, name)
-			l.options.options = ""
-		}
+		l.options.options = fmt.Sprintf("waiters %d %d;wait 5m;timeout 5m", 2*n, 2*n)
+		p, err := l.target(ctx, name)
+		l.options.options = ""
 		if err != nil {
 			return err
 		}

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// In a record, the name is left out of the job's id, and instants are told by how
-// far they are from the job's creation. Both take less room so; a store in memory
-// holds many of them.
+// In a record, the name is left out of the job's id, instants are told by how far they
+// are from the job's creation, and what is said of most attempts is abbreviated. All
+// that takes less room so; a store in memory holds many of them.
 
 // farthest is how far from the job's creation instants are told so: about 35 years.
 // What is larger is an instant itself.
@@ -19,7 +19,7 @@ func (j *Job) packed() *Job {
 	if suffix, ok := strings.CutPrefix(j.ID, j.Name.String()+"."); ok {
 		p.ID = suffix
 	}
-	p.instants(func(t *Time) {
+	p.each(func(reason *string) { *reason = abbreviate.Replace(*reason) }, func(t *Time) {
 		switch {
 		case t.IsZero(), *t-j.Created >= farthest:
 		case *t >= j.Created:
@@ -36,7 +36,7 @@ func (j *Job) unpack() {
 	if len(j.ID) == suffixDigits {
 		j.ID = j.Name.String() + "." + j.ID
 	}
-	j.instants(func(t *Time) {
+	j.each(func(reason *string) { *reason = spellOut.Replace(*reason) }, func(t *Time) {
 		switch {
 		case *t > farthest: // as it is
 		case *t > 0:
@@ -47,14 +47,33 @@ func (j *Job) unpack() {
 	})
 }
 
-// instants changes all instants of a job but that of its creation. What others may
-// share is copied before.
-func (j *Job) instants(change func(*Time)) {
+// phrases stand in many reasons, and are abbreviated in records. There can come more,
+// but none can be changed: records are read by them.
+var phrases = []string{
+	"answered with status ",
+	", which may be somebody else's guess; if it proves that nothing happened, set `outcome ",
+	" failed` on the route",
+}
+
+// An abbreviation is a zero byte and a letter, and a zero byte itself two of them.
+var abbreviate, spellOut = func() (to, from *strings.Replacer) {
+	short, long := []string{"\x00", "\x00\x00"}, []string{"\x00\x00", "\x00"}
+	for i, phrase := range phrases {
+		code := "\x00" + string(rune('a'+i))
+		short, long = append(short, phrase, code), append(long, code, phrase)
+	}
+	return strings.NewReplacer(short...), strings.NewReplacer(long...)
+}()
+
+// each changes all reasons of a job's attempts, and all its instants but that of its
+// creation. What others may share is copied before.
+func (j *Job) each(reason func(*string), change func(*Time)) {
 	change(&j.Expires)
 	j.Result = changed(j.Result, func(r *Response) { change(&r.Answered) })
 	j.Attempts = slices.Clone(j.Attempts)
 	for i := range j.Attempts {
 		a := &j.Attempts[i]
+		reason(&a.Reason)
 		for _, t := range []*Time{&a.Started, &a.Lease, &a.ListensUntil, &a.Ended, &a.Lookups.Last} {
 			change(t)
 		}

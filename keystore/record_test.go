@@ -131,6 +131,22 @@ func TestRecordKeepsInstants(t *testing.T) {
 	}
 }
 
+// Reasons are abbreviated, and come back as they were, whatever is in them.
+func TestRecordKeepsReasons(t *testing.T) {
+	t.Parallel()
+	long := "answered with status 502, which may be somebody else's guess; if it proves that nothing happened, set `outcome 502 failed` on the route"
+	for _, reason := range append([]string{"", "\x00", "\x00a", "\x00\x00b\x00", long, long + "\x00" + long, "a" + long + "c"}, phrases...) {
+		j := running()
+		j.Attempts[0].Reason = reason
+		checkRecord(t, j)
+	}
+	short, full := running(), running()
+	full.Attempts[0].Reason = long
+	if more := len(encoded(t, full)) - len(encoded(t, short)); more > 20 {
+		t.Errorf("a common reason takes %d bytes", more)
+	}
+}
+
 // A claim or an answer can hold bytes that are no UTF-8: a path with an escaped
 // byte, a file name in a header. Such a record must be readable, or the job would
 // be stuck and its answer lost.

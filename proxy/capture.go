@@ -74,6 +74,9 @@ func (c *capture) writeHeader(status int) {
 	}
 	c.status = status
 	c.sent = c.header.Clone()
+	if declared, err := strconv.ParseInt(c.sent.Get("Content-Length"), 10, 64); err == nil && bodyAllowed(status) && !c.head && 0 < declared && declared <= c.limit {
+		c.body = make([]byte, 0, declared) // growing would copy it several times
+	}
 	if bodyAllowed(status) && !c.head && isEventStream(c.sent) {
 		c.offer()
 	}
