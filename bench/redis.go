@@ -24,7 +24,7 @@ func startRedis(ctx context.Context, name, dir string, appendOnly bool) (*proces
 		keep = "yes"
 	}
 	return startListening(ctx, name, dir, addr, "redis-server", "--bind", "127.0.0.1", "--port", port,
-		"--save", "", "--appendonly", keep, "--appenddirname", name+"-aof", "--dir", dir, "--maxmemory-policy", "noeviction")
+		"--save", "", "--appendonly", keep, "--appenddirname", name+"-aof", "--dir", dir, "--maxmemory-policy", "noeviction", "--enable-debug-command", "local")
 }
 
 // redisConn is a connection for the few commands that are needed here.
