@@ -27,7 +27,6 @@ func (w *workers) work(f func()) {
 	defer idle.Stop()
 	for {
 		f()
-		f = nil // nothing of it is to be held
 		idle.Reset(workerIdle)
 		select {
 		case f = <-w.next:

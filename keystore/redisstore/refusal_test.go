@@ -37,7 +37,9 @@ func TestRefusalsOfRealServers(t *testing.T) {
 				if err := admin.ScriptKill(contextOf(t)).Err(); err != nil {
 					t.Fatal(err)
 				}
-				<-looping // that it was killed
+				if err := <-looping; err == nil {
+					t.Error("the script has ended by itself")
+				}
 			}
 		}},
 		"LOADING": {[]string{"--enable-debug-command", "yes", "--loading-process-events-interval-bytes", "1024"}, func(t *testing.T, server *redistest.Server, admin *redis.Client) func() {
