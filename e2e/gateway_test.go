@@ -6,10 +6,12 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -104,7 +106,25 @@ func (g *gateway) launch(binary string) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(binary, "run", "--config", config, "--adapter", "caddyfile")
+	// Nobody asks it for anything before it says that it has started, as "caddy start"
+	// waits for: Caddy's listeners are open before its TLS app is done with starting,
+	// and a handshake in between is a data race inside Caddy, on whatever it serves.
+	confirm, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer confirm.Close()
+	confirmed := make(chan struct{})
+	go func() {
+		if c, err := confirm.Accept(); err == nil {
+			defer c.Close()
+			if said, err := io.ReadAll(c); err == nil && string(said) == g.id {
+				close(confirmed)
+			}
+		}
+	}()
+	cmd := exec.Command(binary, "run", "--config", config, "--adapter", "caddyfile", "--pingback", confirm.Addr().String())
+	cmd.Stdin = strings.NewReader(g.id)
 	cmd.Env = g.environment()
 	cmd.Dir = g.dir
 	cmd.Stdout, cmd.Stderr = log, log
@@ -119,6 +139,16 @@ func (g *gateway) launch(binary string) error {
 		g.err = cmd.Wait()
 		close(gone)
 	}()
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case <-confirmed:
+	case <-gone:
+		return fmt.Errorf("it ended at once: %w\n%s", g.err, g.logTail())
+	case <-late.C:
+		g.kill()
+		return fmt.Errorf("it did not start within %s\n%s", patience, g.logTail())
+	}
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		select {
 		case <-gone:
