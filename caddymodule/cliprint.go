@@ -151,6 +151,7 @@ func (f fields) attempt(a *attemptView) {
 	if a.Ended.IsZero() && a.State != "starting" && !a.ListensUntil.IsZero() {
 		f.add(indent, "listened to", "until "+at(a.ListensUntil)+" at the latest")
 	}
+	f.add(indent, "trace", plain(traceID(a.Trace), 0))
 	f.add(indent, "upstream", plain(a.Evidence.Upstream, 0))
 	f.add(indent, "transport", a.Evidence.words())
 	if a.Evidence.Status != 0 {
@@ -208,6 +209,14 @@ func (e *evidenceView) words() string {
 		words += fmt.Sprintf("; it was sent again below the gateway (%d connections)", e.Connected)
 	}
 	return words
+}
+
+// traceID is the id in W3C's traceparent, by which tools find a trace.
+func traceID(traceparent string) string {
+	if parts := strings.Split(traceparent, "-"); len(parts) == 4 {
+		return parts[1]
+	}
+	return traceparent
 }
 
 func times(n int) string {

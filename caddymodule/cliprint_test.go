@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -21,6 +22,28 @@ func TestTablesAreHarmless(t *testing.T) {
 	}
 	if strings.ContainsAny(out.String(), "\x1b\x07\r\u009b") {
 		t.Errorf("printed %q", out.String())
+	}
+}
+
+// The id of an attempt's trace is what tools ask for; where nobody traced there is no
+// line of it.
+func TestJobIsShownWithItsTraces(t *testing.T) {
+	var out bytes.Buffer
+	j := &jobView{Attempts: []attemptView{
+		{Number: 1, Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}, {Number: 2}, {Number: 3, Trace: "\x1b[31m"},
+	}}
+	if err := printJob(&out, j); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for line := range strings.Lines(steady(out.String())) {
+		if strings.HasPrefix(line, "  trace") {
+			got = append(got, strings.TrimSpace(line))
+		}
+	}
+	want := []string{"trace  4bf92f3577b34da6a3ce929d0e0e4736", "trace  \ufffd[31m"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -82,6 +82,7 @@ func (f *fulfilment) startSibling() bool {
 	var before *keystore.Job
 	ctx, cancel := context.WithTimeout(f.g.ctx, answerTime)
 	defer cancel()
+	_, span := beginSpan(f.r.Context(), SpanClaim)
 	written, err := f.g.update(ctx, f.job.Name, f.job, false, 1, func(present *keystore.Job) (*keystore.Job, bool) {
 		if present == nil || present.ID != f.job.ID {
 			claim = keystore.AbortedClaim{}
@@ -100,6 +101,7 @@ func (f *fulfilment) startSibling() bool {
 		claim = keystore.AbortedClaim{}
 		return nil, false
 	})
+	endSpan(span, err)
 	switch {
 	case claim.Written == nil:
 		return false

@@ -2,8 +2,10 @@ package proxy
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"go.opentelemetry.io/otel/propagation"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -103,6 +105,50 @@ func TestTracesOfARequestAndItsReplay(t *testing.T) {
 		t.Errorf("the replay has %v", is)
 	}
 	f.wantExecutions(1)
+}
+
+// The claims of attempts that follow one that has failed, or race it, are seen as well.
+// Each attempt has a span, of the provider that it was on.
+func TestTracesOfFailoverAndRace(t *testing.T) {
+	for name, c := range map[string]struct {
+		config Config
+		a      script
+		spans  []string
+		ends   []string // what the attempts' ends prove
+	}{
+		"failover": {twoProviders, says(429, "busy"), []string{SpanClaim, SpanAttempt, SpanCommit, SpanClaim, SpanAttempt, SpanCommit}, []string{"failed", "final"}},
+		"race":     {racing, hangs, []string{SpanClaim, SpanAttempt, SpanClaim, SpanAttempt, SpanCommit, SpanCommit}, []string{"discarded", "final"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := newTracedFixture(t, c.config)
+				defer f.gateway.Close()
+				f.with(map[string][]script{"a": {c.a}, "b": {says(200, "B")}})
+				ctx, span := f.tracer.Start(t.Context(), "server")
+				got := f.do(request{ctx: ctx}).wantBody(t, 200, "B", false)
+				synctest.Wait() // the loser of the race has ended
+				span.End()
+				f.wantExecuted(1, 1)
+				names, _ := f.spansOf(span.(sdktrace.ReadOnlySpan))
+				if !slices.Equal(names, c.spans) {
+					t.Errorf("got the spans %v", names)
+				}
+				n := 0
+				for _, s := range f.recorder.Started() {
+					if s.Name() != SpanAttempt {
+						continue
+					}
+					is := attributesOf(s)
+					if is[AttributeJob] != got.Header().Get(HeaderJob) || is[AttributeAttempt] != int64(n+1) ||
+						is[AttributeProvider] != c.config.Providers[n].Name || is[AttributeOutcome] != c.ends[n] {
+						t.Errorf("attempt %d has %v", n+1, is)
+					}
+					n++
+				}
+			})
+		})
+	}
 }
 
 // Who waits has a span of that.
