@@ -243,8 +243,8 @@ func TestConsoleRefusesOtherSites(t *testing.T) {
 		"a form, with that header":    {[]string{"Content-Type", "text/plain", consoleHeader, "1"}, 415},
 	} {
 		header := append([]string{"X-User", "anna", "Content-Type", "application/json"}, c.header...)
-		for _, what := range []string{"resolve", "forget"} {
-			if a := browse(t, "POST", "/console/_api/jobs/"+id+"/"+what, decision, header...); a.status != c.status {
+		for _, what := range []string{"jobs/" + id + "/resolve", "jobs/" + id + "/forget", "find", "prove"} {
+			if a := browse(t, "POST", "/console/_api/"+what, decision, header...); a.status != c.status {
 				t.Errorf("%s: %s: %d %s", name, what, a.status, a.body)
 			}
 		}

@@ -7,6 +7,7 @@ import * as job from './job.js'
 import * as jobs from './jobs.js'
 
 const every = 3000 // milliseconds between looks
+const decisions = new Set(['resolve', 'forget']) // what they change is to be seen at once
 
 const main = document.getElementById('main')
 const part = (id) => document.getElementById(id)
@@ -96,7 +97,7 @@ document.addEventListener('click', (event) => {
   const action = target && view.actions?.[target.dataset.action]
   if (!action) return
   event.preventDefault()
-  act(() => action(target, session)).then(() => { if (target.dataset.action === 'resolve') look() })
+  act(() => action(target, session)).then(() => { if (decisions.has(target.dataset.action)) look() })
 })
 
 document.addEventListener('change', (event) => {

@@ -8,26 +8,39 @@ export const providers = (() => {
   let all
   const proofs = { primary: 'primary', proven: 'proven', unproven: 'unproven', 'not-needed': 'no proof needed' }
   const counts = (p) => Object.entries(p.attempts).sort(([a], [b]) => a.localeCompare(b)).map(([outcome, n]) => `${count.format(n)} ${outcome}`).join(', ') || 'none yet'
-  const card = (p, i) => h('article', { class: 'card', 'data-key': `${p.store}/${p.space}/${p.contract ?? ''}/${p.name}/${i}` },
-    h('div', { class: 'card-head' }, h('h2', {}, p.name || 'the rest of the site'), badge(`proof-${p.proof}`, proofs[p.proof] ?? p.proof)),
-    p.why && h('p', { class: 'reason' }, p.why),
+  // What is to be run, where that is said, stands at the end.
+  const why = (text) => {
+    const [said, command] = text.split('; run: ')
+    return [h('p', { class: 'reason' }, said, command && '; run:'), command && h('code', { class: 'command' }, command)]
+  }
+  const card = (p, i) => h('article', { class: 'card', 'data-key': `${p.name}/${i}` },
+    h('div', { class: 'card-head' }, h('h3', {}, p.name || 'the rest of the site'), badge(`proof-${p.proof}`, proofs[p.proof] ?? p.proof)),
+    p.why && why(p.why),
     facts([
-      ['Contract', p.contract],
       ['Proven', p.proved && ['since ', time(p.proved), ', until ', time(p.proven_until)]],
-      ['Upstreams', p.upstreams && h('ul', { class: 'plain' }, p.upstreams.map((u) => h('li', {}, h('code', {}, u.address), ' ', u.healthy ? 'healthy' : badge('danger', 'unhealthy'))))],
+      ['Upstreams', p.upstreams && h('ul', { class: 'plain' }, p.upstreams.map((u) => h('li', {}, h('code', {}, u.address), ' ', u.healthy ? h('span', { class: 'healthy' }, 'healthy') : badge('danger', 'unhealthy'))))],
       ['Attempts', counts(p)],
       ['Late results', p.late_results ? count.format(p.late_results) : ''],
-      ['Answers thrown away', p.discarded ? count.format(p.discarded) : ''],
+      ['Discarded', p.discarded ? count.format(p.discarded) : ''],
       ['Broke the contract', p.violations ? count.format(p.violations) : ''],
-      ['Store, space', `${p.store}, ${p.space}`],
     ]))
+  // Those that can take each other's place stand together, in the order in which they
+  // are tried.
+  const route = (some) => {
+    const { store, space, contract } = some[0]
+    const key = `${store}/${space}/${contract ?? ''}`
+    return h('section', { class: 'route', 'data-key': key },
+      h('h2', {}, space, h('span', { class: 'hint' }, `in ${store}`, contract && `, under the contract ${contract}`)),
+      h('div', { class: 'grid' }, some.map(card)))
+  }
+  const routes = () => [...Map.groupBy(all, (p) => JSON.stringify([p.store, p.space, p.contract])).values()]
   return {
     title: () => 'Providers',
     load: async () => { all = (await get('providers')).providers; return '' },
     view: () => [
       h('h1', {}, 'Providers'),
       !all ? h('p', { class: 'empty' }, 'Asking the gateway …')
-        : all.length ? h('div', { class: 'grid' }, all.map(card))
+        : all.length ? routes().map(route)
           : h('p', { class: 'empty' }, 'No route has named providers: each request goes to the rest of its site.'),
     ],
   }

@@ -3,6 +3,7 @@
 import { get, jobs } from './api.js'
 import { rates, toggle } from './chart.js'
 import { h } from './dom.js'
+import { find } from './find.js'
 import { badge, count, decisive, lasting, linkTo, plural, request, seconds } from './words.js'
 
 const pageSize = 100
@@ -39,6 +40,10 @@ export const actions = {
   verdict: (target) => toggle(target.dataset.verdict),
   more: () => { seen.most += pageSize; return load({ asked: true }) },
   refresh: () => load({ asked: true }),
+  find: async () => {
+    const job = await find(seen.stats.stores.map((s) => s.store))
+    if (job) location.hash = linkTo(job)
+  },
 }
 
 export const changes = {
@@ -72,13 +77,13 @@ function tiles() {
     tile('Waiting', sum('waiters'), 'repetitions on this gateway'))
 }
 
-function row(job, several) {
+function row(job, place) {
   const attempt = decisive(job)
   return h('tr', { 'data-key': `${job.store}/${job.id}`, role: 'row' },
     h('td', { role: 'cell', class: 'age' }, h('span', { class: 'cell-name' }, 'Age'), lasting(seconds(job.age))),
     h('td', { role: 'cell', class: 'what' }, h('a', { href: linkTo(job) }, request(job)),
       job.request.label && h('span', { class: 'label' }, job.request.label),
-      several && h('span', { class: 'place' }, `${job.store} · ${job.space}`)),
+      place && h('span', { class: 'place' }, place)),
     h('td', { role: 'cell' }, badge(job.state)),
     h('td', { role: 'cell', class: 'evidence' }, attempt && [
       h('span', { class: 'reason' }, attempt.reason || (job.state === 'running' ? 'an attempt is under way' : '')),
@@ -89,14 +94,16 @@ function row(job, several) {
 function list() {
   const { jobs: all, more } = seen.list
   const sorted = [...all].sort((a, b) => Date.parse(a.created) - Date.parse(b.created) || a.id.localeCompare(b.id))
-  const several = new Set(all.map((j) => `${j.store}/${j.space}`)).size > 1
-  const nothing = seen.state === 'unknown' ? 'No job is unresolved. Nothing is to be decided.' : 'There are no such jobs.'
-  if (!all.length) return h('p', { class: 'empty', 'data-key': 'empty' }, nothing)
+  const stores = new Set(all.map((j) => j.store)).size > 1, spaces = new Set(all.map((j) => j.space)).size > 1
+  const place = (job) => [stores && job.store, spaces && job.space].filter(Boolean).join(' · ')
+  if (!all.length) return h('p', { class: 'empty', 'data-key': 'empty' }, seen.state === 'unknown'
+    ? [h('span', { class: 'mark', 'aria-hidden': 'true' }, '✓'), h('strong', {}, 'No job is unresolved.'), ' Nothing is to be decided.']
+    : 'There are no such jobs.')
   return [
     h('table', { class: 'jobs', role: 'table', 'aria-labelledby': 'jobs-title', 'data-key': 'table' },
       h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' },
         ['Age', 'Request', 'State', 'Evidence', 'Attempts'].map((name) => h('th', { role: 'columnheader', scope: 'col' }, name)))),
-      h('tbody', { role: 'rowgroup' }, sorted.map((job) => row(job, several)))),
+      h('tbody', { role: 'rowgroup' }, sorted.map((job) => row(job, place(job))))),
     more && h('p', { 'data-key': 'more' }, h('button', { type: 'button', 'data-action': 'more' }, 'Show more')),
   ]
 }
@@ -117,7 +124,8 @@ export function view(width) {
           !indexed.has(seen.state) && h('button', { type: 'button', 'data-action': 'refresh', 'data-key': 'refresh' }, 'Look again'),
           h('form', { class: 'find', 'data-submit': 'find', role: 'search', 'data-key': 'find' },
             h('label', {}, 'Job ', h('input', { name: 'job', required: true, spellcheck: 'false', autocomplete: 'off', placeholder: 'Idempotency-Job', 'aria-describedby': 'missing' })),
-            h('button', { type: 'submit' }, 'Open')))),
+            h('button', { type: 'submit' }, 'Open')),
+          h('button', { type: 'button', 'data-action': 'find', 'data-key': 'by-key' }, 'Find by key …'))),
       h('p', { id: 'missing', class: 'problem', role: 'status' }, seen.missing),
       list()),
   ]

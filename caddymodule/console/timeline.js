@@ -23,6 +23,8 @@ function parts(attempt, now) {
 const step = (span) => [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400]
   .find((s) => span / s <= 5) ?? 86400 * Math.ceil(span / 86400 / 5)
 
+const after = (ms) => ms ? `+${lasting(ms / 1000)}` : '0'
+
 export function timeline(job) {
   const now = gatewayTime
   const lanes = job.attempts.map((attempt) => ({ attempt, ...parts(attempt, now) }))
@@ -37,7 +39,7 @@ export function timeline(job) {
   return h('div', { class: 'timeline' },
     h('div', { class: 'axis', 'aria-hidden': 'true' }, ticks.map((s) =>
       h('span', { class: 'tick', style: { left: `${(s * 1000 / span * 100).toFixed(3)}%` } }, // At the end there is no room for it.
-        s * 1000 < span * 0.87 && h('span', {}, s ? `+${lasting(s)}` : '0')))),
+        s * 1000 < span * 0.87 && h('span', {}, after(s * 1000))))),
     h('ol', { class: 'lanes', 'aria-label': 'Attempts on a line of time' }, lanes.map(({ attempt, all, decided }) => {
       const won = attempt.number === job.result?.attempt
       return h('li', { class: `lane ${won ? 'won' : ''}`, 'data-key': `lane-${attempt.number}` },
@@ -45,12 +47,12 @@ export function timeline(job) {
           h('button', { type: 'button', class: 'link', 'data-action': 'attempt', 'data-attempt': attempt.number }, `Attempt ${attempt.number}`),
           attempt.provider && h('span', { class: 'provider' }, attempt.provider),
           won ? badge('won', '★ winner') : badge(attempt.state)),
+        h('p', { class: 'lane-hint' },
+          `started at ${after(all[0].from - from)}, ${attempt.state === 'starting' ? 'under way for' : 'took'} ${lasting((all[0].to - all[0].from) / 1000)}`,
+          attempt.state === 'unknown' && `, unknown for ${lasting((all[1].to - all[1].from) / 1000)}`,
+          decided && `, decided at ${after(decided - from)}`),
         h('div', { class: 'track', 'aria-hidden': 'true' },
           all.map((p) => h('span', { class: `part was-${p.kind}`, style: { left: place(p.from), width: `${((p.to - p.from) / span * 100).toFixed(3)}%` } })),
-          decided && h('span', { class: 'decided', style: { left: place(decided) } })),
-        h('p', { class: 'lane-hint' },
-          `started at +${lasting((all[0].from - from) / 1000)}, ${attempt.state === 'starting' ? 'under way for' : 'took'} ${lasting((all[0].to - all[0].from) / 1000)}`,
-          attempt.state === 'unknown' && `, unknown for ${lasting((all[1].to - all[1].from) / 1000)}`,
-          decided && `, decided at +${lasting((decided - from) / 1000)}`))
+          decided && h('span', { class: 'decided', style: { left: place(decided) } })))
     })))
 }

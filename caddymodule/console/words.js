@@ -11,15 +11,18 @@ export function seconds(duration) {
   return sum
 }
 
+// A number and its unit stay on one line.
+const of = (n, unit) => `${n}\u00a0${unit}`
+
 // lasting writes a number of seconds so that it can be read at a glance.
 export function lasting(s) {
-  if (s < 1) return `${Math.max(0, Math.round(s * 1000))} ms`
-  if (s < 10) return `${Math.round(s * 10) / 10} s`
-  if (s < 60) return `${Math.round(s)} s`
+  if (s < 1) return of(Math.max(0, Math.round(s * 1000)), 'ms')
+  if (s < 10) return of(Math.round(s * 10) / 10, 's')
+  if (s < 60) return of(Math.round(s), 's')
   const round = Math.round(s)
-  if (s < 3600) return `${Math.floor(round / 60)} min${round % 60 ? ` ${round % 60} s` : ''}`
-  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`
-  return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`
+  if (s < 3600) return of(Math.floor(round / 60), 'min') + (round % 60 ? ' ' + of(round % 60, 's') : '')
+  if (s < 86400) return of(Math.floor(s / 3600), 'h') + ' ' + of(Math.floor((s % 3600) / 60), 'min')
+  return of(Math.floor(s / 86400), 'd') + ' ' + of(Math.floor((s % 86400) / 3600), 'h')
 }
 
 export const count = new Intl.NumberFormat('en')
@@ -30,7 +33,7 @@ export const time = (at) => h('time', { datetime: at, title: at }, fullTime.form
 
 export function size(n) {
   for (const unit of ['B', 'KiB', 'MiB']) {
-    if (n < 1024 || unit === 'MiB') return `${n < 10 && unit !== 'B' ? n.toFixed(1) : Math.round(n)} ${unit}`
+    if (n < 1024 || unit === 'MiB') return of(n < 10 && unit !== 'B' ? n.toFixed(1) : Math.round(n), unit)
     n /= 1024
   }
   return ''
@@ -40,13 +43,22 @@ export const plural = (n, one, many) => `${count.format(n)} ${n === 1 ? one : ma
 
 export const badge = (state, extra) => h('span', { class: `badge is-${state}` }, extra ?? state)
 
-export const request = (job) => [h('span', { class: 'method' }, job.request.method), ' ', h('span', { class: 'path' }, job.request.path)]
+// path breaks into lines between its parts, unless somebody has sent far too many.
+function path(text) {
+  const parts = text.split(/(?<=\/)(?=.)/)
+  return h('span', { class: 'path' }, parts.length > 30 ? text : parts.map((part, i) => i ? [h('wbr'), part] : part))
+}
+
+export const request = (job) => [h('span', { class: 'method' }, job.request.method), ' ', path(job.request.path)]
 
 export const linkTo = (job) => `#/job/${encodeURIComponent(job.store)}/${encodeURIComponent(job.id)}`
 
 // facts is a list of names and what is known; what is not known is left out.
 export const facts = (rows, style) => h('dl', { class: style ?? 'facts' }, rows.filter(([, value]) => value !== undefined && value !== null && value !== '')
   .map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))))
+
+// broken says how an answer breaks its contract.
+export const broken = (v) => `${v.path ? v.path + ': ' : ''}expected ${v.expected}, found ${v.found}`
 
 // decisive is the attempt that one wants to hear of first: the last one that is
 // unknown, or else the last one.

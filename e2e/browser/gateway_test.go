@@ -142,8 +142,12 @@ func (g *gateway) upstream(w http.ResponseWriter, r *http.Request) {
 	case "die":
 		panic(http.ErrAbortHandler)
 	}
+	status := http.StatusCreated
+	if what == "break" { // a contract that promises the other status
+		status = http.StatusOK
+	}
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusCreated)
+	w.WriteHeader(status)
 	fmt.Fprintf(w, `{"id":"ch_%d"}`, time.Now().UnixNano())
 }
 
@@ -197,6 +201,16 @@ func (g *gateway) send(path, key string, header ...string) (job string, status i
 func (g *gateway) unknown(path, key string, header ...string) (job string) {
 	g.t.Helper()
 	job, status := g.post(path, key, append(header, "X-Up", "die")...)
+	if status != http.StatusGatewayTimeout || job == "" {
+		g.t.Fatalf("POST %s: status %d, job %q", path, status, job)
+	}
+	return job
+}
+
+// broken makes a job of which an answer is kept that broke the contract.
+func (g *gateway) broken(path, key string, header ...string) (job string) {
+	g.t.Helper()
+	job, status := g.post(path, key, append(header, "X-Up", "break")...)
 	if status != http.StatusGatewayTimeout || job == "" {
 		g.t.Fatalf("POST %s: status %d, job %q", path, status, job)
 	}

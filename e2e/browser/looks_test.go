@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/chromedp/chromedp"
 )
 
 // Pictures for the documentation:
@@ -104,7 +102,7 @@ func TestLooks(t *testing.T) {
 
 // story is what has happened on a gateway.
 type story struct {
-	unknown, settled, raced string // jobs
+	unknown, settled, raced, broken string // jobs
 }
 
 // tell makes something happen.
@@ -124,6 +122,7 @@ func (g *gateway) tell(t *testing.T) (s story) {
 	for n := 17; n < 20; n++ {
 		g.unknown(longPath, fmt.Sprint("order-", n), "X-Order", fmt.Sprint("order-", n))
 	}
+	s.broken = g.broken("/charges", "order-2041", "X-Order", "order-2041")
 	s.raced = g.raced("/answers", "question-8")
 	g.running("/transfers", "order-16")
 	g.busy(*traffic)
@@ -183,9 +182,17 @@ func (s story) looked(t *testing.T, g *gateway, l look) {
 	p.shows("order-19")
 	p.wait("document.querySelector('.rates')")
 	at("jobs")
+	p.press("button", "Find by key")
+	p.wait("document.querySelector('dialog:modal')")
+	at("find")
+	p.leave()
 
 	goTo("#/job/bolt/"+s.raced, "document.querySelectorAll('.lane').length === 2")
 	at("race")
+	p.press("button", "Forget")
+	p.wait("document.querySelector('dialog:modal')")
+	at("forget")
+	p.leave()
 	goTo("#/job/bolt/"+s.settled, "document.querySelector('.decided')")
 	at("settled")
 	goTo("#/job/bolt/"+s.unknown, "document.querySelector('button.primary')")
@@ -196,8 +203,12 @@ func (s story) looked(t *testing.T, g *gateway, l look) {
 	at("resolve")
 	p.press("label", "It was executed")
 	at("resolve-succeeded")
-	p.do("leave", chromedp.KeyEvent("\x1b"))
-	p.wait("!document.querySelector('dialog')")
+	p.leave()
+	goTo("#/job/bolt/"+s.broken, "document.querySelector('h1')?.textContent === 'POST /charges'")
+	p.press("button", "Resolve")
+	p.press("label", "It was executed")
+	at("resolve-kept")
+	p.leave()
 
 	goTo("#/providers", "document.querySelectorAll('article.card').length >= 4")
 	at("providers")

@@ -17,6 +17,7 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 )
 
 // look is what a page is looked at with.
@@ -220,12 +221,30 @@ func (p *page) fill(selector, text string) {
 	p.do("fill "+selector, chromedp.SendKeys(chromedp.CSS(selector), text))
 }
 
-// shot takes a picture of the whole page.
+// fillAnew types into a field in place of what is in it.
+func (p *page) fillAnew(selector, text string) {
+	p.t.Helper()
+	eval[any](p, "document.querySelector("+quote(selector)+").select()")
+	p.fill(selector, text)
+}
+
+// leave leaves a dialog.
+func (p *page) leave() {
+	p.t.Helper()
+	p.do("leave", chromedp.KeyEvent(kb.Escape))
+	p.wait("!document.querySelector('dialog')")
+}
+
+// shot takes a picture of the whole page, or of the window, if a dialog covers that.
 func (p *page) shot(file string) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
-	picture, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
+	what := chromedp.FullScreenshot(100)
+	if eval[bool](p, "document.querySelector('dialog:modal') !== null") {
+		what = chromedp.CaptureScreenshot()
+	}
+	picture, err := chromedp.Run(ctx, what)
 	if err != nil {
 		p.t.Fatalf("take a picture: %v", err)
 	}
