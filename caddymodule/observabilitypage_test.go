@@ -2,21 +2,17 @@ package caddymodule
 
 import (
 	"encoding/json"
-	"go/ast"
-	goparser "go/parser"
-	"go/token"
 	"os/exec"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/caddy-idempotency/caddy-idempotency/internal/logged"
 	"github.com/caddy-idempotency/caddy-idempotency/internal/pages"
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 	"github.com/caddy-idempotency/caddy-idempotency/proxy"
@@ -173,128 +169,24 @@ func TestObservabilityPagePlaceholdersEventsAndSpans(t *testing.T) {
 	})
 }
 
-// logged are the lines that the code can log, by level, and the fields of them all.
-// A line that goes on with what only the moment knows ends in an ellipsis.
-func logged(t *testing.T) (lines map[string]string, fields []string) {
-	t.Helper()
-	lines = make(map[string]string)
-	levels := map[string]string{"Debug": "debug", "Info": "info", "Warn": "warn", "Error": "error", "LogAttrs": "varies", "Log": "varies"}
-	for _, dir := range []string{"../proxy", ".", "../keystore", "../keystore/boltstore", "../keystore/redisstore"} {
-		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range files {
-			if strings.HasSuffix(name, "_test.go") {
-				continue
-			}
-			file, err := goparser.ParseFile(token.NewFileSet(), name, nil, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ast.Inspect(file, func(n ast.Node) bool {
-				call, ok := n.(*ast.CallExpr)
-				if !ok {
-					return true
-				}
-				method, ok := call.Fun.(*ast.SelectorExpr)
-				if !ok {
-					return true
-				}
-				if of, ok := method.X.(*ast.Ident); ok && of.Name == "slog" && len(call.Args) == 2 {
-					if key, exact := textOf(call.Args[0]); exact {
-						fields = append(fields, key)
-					}
-					return true
-				}
-				level := levels[method.Sel.Name]
-				if level == "" || !logs(method.X) {
-					return true
-				}
-				args := call.Args
-				if level == "varies" {
-					args = args[2:]
-				}
-				text, exact := textOf(args[0])
-				if !exact {
-					text += "…"
-				}
-				if before := lines[text]; before != "" && before != level {
-					level = "varies"
-				}
-				lines[text] = level
-				for i := 1; i < len(args); i += 2 { // boltstore's are pairs
-					if key, exact := textOf(args[i]); exact {
-						fields = append(fields, key)
-					}
-				}
-				return true
-			})
-		}
-	}
-	return lines, fields
-}
-
-// logs reports whether an expression is a logger.
-func logs(x ast.Expr) bool {
-	switch x := x.(type) {
-	case *ast.Ident:
-		return x.Name == "log"
-	case *ast.SelectorExpr:
-		return x.Sel.Name == "log"
-	case *ast.CallExpr: // slog.New(…), or one that is made when there is something to say
-		f, ok := x.Fun.(*ast.SelectorExpr)
-		return ok && (f.Sel.Name == "New" || f.Sel.Name == "log")
-	}
-	return false
-}
-
-// textOf returns the beginning of a text that stands in the code, and whether that is
-// all of it.
-func textOf(x ast.Expr) (text string, exact bool) {
-	switch x := x.(type) {
-	case *ast.BasicLit:
-		text, err := strconv.Unquote(x.Value)
-		return text, err == nil && x.Kind == token.STRING
-	case *ast.BinaryExpr:
-		left, exact := textOf(x.X)
-		if !exact {
-			return left, false
-		}
-		right, exact := textOf(x.Y)
-		return left + right, exact
-	}
-	return "", false
-}
-
 func TestObservabilityPageLog(t *testing.T) {
 	t.Parallel()
-	page := pages.Of(t, "..", observabilityPage)
-	lines, fields := logged(t)
-	if len(lines) < 40 {
-		t.Fatalf("only %d lines were found", len(lines))
+	code := logged.Of(t, "../proxy", ".", "../keystore", "../keystore/boltstore", "../keystore/redisstore")
+	said := logged.Documented(t, "..")
+	if len(code.Lines) < 40 {
+		t.Fatalf("only %d lines were found", len(code.Lines))
 	}
-	said := make(map[string]string)
-	for _, row := range tableOf(t, page.Section(t, "## Log"), "line") {
-		said[row[0]] = row[1]
-	}
-	if !reflect.DeepEqual(said, lines) {
-		for line, level := range lines {
-			if said[line] != level {
-				t.Errorf("| %s | %s |   is not on the page", line, level)
-			}
-		}
-		for line := range said {
-			if lines[line] == "" {
-				t.Errorf("nothing logs %q", line)
-			}
+	for line, level := range code.Lines {
+		if said.Lines[line] != level {
+			t.Errorf("| %s | %s |   is not on the page", line, level)
 		}
 	}
-	var listed []string
-	for _, row := range tableOf(t, page.Section(t, "## Log"), "field") {
-		listed = append(listed, names(row[0])...)
+	for line := range said.Lines {
+		if code.Lines[line] == "" {
+			t.Errorf("nothing logs %q", line)
+		}
 	}
-	wantSame(t, "fields of the log", listed, fields)
+	wantSame(t, "fields of the log", said.Fields, code.Fields)
 }
 
 var inExpression = regexp.MustCompile(`caddy_idempotency_[a-z_]+`)

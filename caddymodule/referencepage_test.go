@@ -22,27 +22,9 @@ var inCode = regexp.MustCompile("`([^`]+)`")
 
 // tableOf returns the cells of the first table of a section with this heading in its
 // first column.
-func tableOf(t *testing.T, p pages.Page, first string) (rows [][]string) {
+func tableOf(t *testing.T, p pages.Page, first string) [][]string {
 	t.Helper()
-	_, table, found := strings.Cut("\n"+p.Text, "\n| "+first+" |")
-	if !found {
-		t.Fatalf("%s has no table of %q", p.Path, first)
-	}
-	n := 0
-	for line := range strings.Lines(table) {
-		if n++; n <= 2 {
-			continue // the rest of the heading, and the line below
-		}
-		if !strings.HasPrefix(line, "| ") {
-			break
-		}
-		var cells []string
-		for cell := range strings.SplitSeq(strings.Trim(strings.TrimSpace(line), "|"), " | ") {
-			cells = append(cells, strings.TrimSpace(cell))
-		}
-		rows = append(rows, cells)
-	}
-	return rows
+	return p.Table(t, first)
 }
 
 // names returns what stands in code in a cell.

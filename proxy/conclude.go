@@ -64,12 +64,14 @@ func (a *attempt) conclude(seen observation) {
 	unrecorded.Stop()
 	endSpan(span, err)
 	if err != nil {
-		a.log().Error("an attempt's end could not be recorded", slog.String("outcome", outcomeWord(v.outcome)), slog.Any("error", err))
+		a.log().Error("an attempt's end could not be recorded", slog.String("outcome", outcomeWord(v.outcome)), slog.String("reason", v.reason), slog.Any("error", err))
 	}
 	if settled.Effect == keystore.EffectWon && a.route.Race > 0 {
 		a.g.cancelLosers(a.lastSeen())
 	}
-	a.logEnd(report, settled)
+	if err == nil || inDoubt(err) { // what is certainly not recorded is not told either
+		a.logEnd(report, settled)
+	}
 	a.tell(seen, v, settled, err == nil && settled.Effect != keystore.EffectLost)
 }
 

@@ -225,7 +225,7 @@ func (g *Gateway) update(ctx context.Context, name keystore.Name, base *keystore
 		})
 		switch {
 		case err != nil:
-			if !errors.Is(err, keystore.ErrNotApplied) && !definite(err) {
+			if inDoubt(err) {
 				g.doubted.add(name)
 			}
 			return base, err
@@ -260,6 +260,11 @@ func (g *Gateway) insist(ctx context.Context, name keystore.Name, decide decisio
 			return nil, err
 		}
 	}
+}
+
+// inDoubt reports whether a write that failed may have been applied all the same.
+func inDoubt(err error) bool {
+	return err != nil && !errors.Is(err, keystore.ErrNotApplied) && !definite(err)
 }
 
 // definite reports whether an error will not go away by trying again.

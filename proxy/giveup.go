@@ -87,7 +87,7 @@ func (a *attempt) giveUp(why error) {
 	case settled.Effect != keystore.EffectUnknown && a.concluding.Load():
 		return // its end was recorded in the meantime, and is what there is to tell
 	}
-	if settled.Effect == keystore.EffectUnknown {
+	if settled.Effect == keystore.EffectUnknown && (err == nil || inDoubt(err)) {
 		a.tellEvent(EventOutcomeUnknown, why.Error())
 	}
 	if a.replyWith(reply{job: a.snapshot(), refusal: a.route.refuseUnknown()}) {

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-idempotency/caddy-idempotency/internal/logged"
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
 
@@ -37,6 +38,7 @@ type fixture struct {
 	fail  Failure
 	check func(w http.ResponseWriter, r *http.Request) (passed bool, err error) // before a replay
 	incs  incidents
+	log   logged.Recorder
 	// providers take the place of the upstream on a route that names them.
 	providers map[string]*scripted
 }
@@ -97,14 +99,28 @@ func newFixtureOn(t testing.TB, store keystore.Store, c Config) *fixture {
 	t.Helper()
 	f := &fixture{t: t, store: store}
 	f.incs.count, f.incs.verdicts = make(map[Incident]int), make(map[string]int)
-	f.gateway = NewGateway(store, GatewayOptions{Observer: &f.incs})
-	t.Cleanup(f.gateway.Close)
+	f.gateway = NewGateway(store, GatewayOptions{Observer: &f.incs, Logger: f.log.Logger()})
+	t.Cleanup(func() {
+		f.gateway.Close()
+		f.log.CheckAll(t, documented(t))
+	})
 	var err error
 	if f.route, err = NewRoute(f.gateway, c); err != nil {
 		t.Fatal(err)
 	}
 	return f
 }
+
+// documented is what may be logged.
+func documented(t testing.TB) logged.Vocabulary {
+	page.Do(func() { listed = logged.Documented(t, "..") })
+	return listed
+}
+
+var (
+	page   sync.Once
+	listed logged.Vocabulary
+)
 
 func (f *fixture) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	n := f.executions.Add(1)

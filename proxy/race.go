@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"time"
@@ -107,7 +106,7 @@ func (f *fulfilment) startSibling() bool {
 		return false
 	case err != nil:
 		f.g.log.Error("a sibling could not be claimed", slog.String("job", f.job.ID), slog.Any("error", err))
-		if !errors.Is(err, keystore.ErrNotApplied) && !definite(err) {
+		if inDoubt(err) {
 			f.g.abort(claim, false)
 		}
 		return false

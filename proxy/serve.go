@@ -364,7 +364,7 @@ func (c *call) judge(present *keystore.Job, sent time.Time) error {
 // ambiguous refuses a request of whose claim nobody knows whether it landed.
 // Nothing was sent, and in the background the record comes to say so.
 func (c *call) ambiguous(err error, aborted keystore.AbortedClaim) error {
-	if !errors.Is(err, keystore.ErrNotApplied) && !definite(err) {
+	if inDoubt(err) {
 		c.g.abort(aborted, false)
 	}
 	if errors.Is(err, keystore.ErrCorrupt) {

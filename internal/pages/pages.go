@@ -90,6 +90,30 @@ func (p Page) Section(t testing.TB, heading string) Page {
 	return Page{p.Path, section.String()}
 }
 
+// Table returns the cells of the first table with this heading in its first column.
+func (p Page) Table(t testing.TB, first string) (rows [][]string) {
+	t.Helper()
+	_, table, found := strings.Cut("\n"+p.Text, "\n| "+first+" |")
+	if !found {
+		t.Fatalf("%s has no table of %q", p.Path, first)
+	}
+	n := 0
+	for line := range strings.Lines(table) {
+		if n++; n <= 2 {
+			continue // the rest of the heading, and the line below
+		}
+		if !strings.HasPrefix(line, "| ") {
+			break
+		}
+		var cells []string
+		for cell := range strings.SplitSeq(strings.Trim(strings.TrimSpace(line), "|"), " | ") {
+			cells = append(cells, strings.TrimSpace(cell))
+		}
+		rows = append(rows, cells)
+	}
+	return rows
+}
+
 // Blocks returns the page's blocks.
 func (p Page) Blocks() (all []Block) {
 	var b *Block
