@@ -101,9 +101,8 @@ type Evidence struct {
 	Wrote     int  `cbor:"5,keyasint,omitempty"`
 	FirstByte int  `cbor:"6,keyasint,omitempty"`
 
-	Status int    `cbor:"7,keyasint,omitempty"` // of a complete answer; zero without one
-	Size   int64  `cbor:"8,keyasint,omitempty"` // of the answer's body, in bytes
-	Sum    Digest `cbor:"9,keyasint,omitzero"`  // of the answer's body
+	Status int   `cbor:"7,keyasint,omitempty"` // of a complete answer; zero without one
+	Size   int64 `cbor:"8,keyasint,omitempty"` // of the answer's body, in bytes
 }
 
 // Resent reports whether something below the gateway sent the request again.

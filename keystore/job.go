@@ -111,11 +111,12 @@ func (resp *Response) WithoutBody() *Response {
 }
 
 // BodyRef points to a body that its store keeps under a name of its own,
-// because it is large. Only stores make and follow it.
+// because it is large. Only stores make and follow it. The token is drawn for
+// this one body; size and sum tell whether it is whole, not who wrote it.
 type BodyRef struct {
 	Token Token  `cbor:"1,keyasint"`
 	Size  int64  `cbor:"2,keyasint"`
-	Sum   Digest `cbor:"3,keyasint"`
+	Sum   uint64 `cbor:"3,keyasint"` // the store's own
 }
 
 // JobState is derived from a job's attempts and its result slot, and never

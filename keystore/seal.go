@@ -153,15 +153,6 @@ func (resp *Response) whole() bool {
 	return !resp.NotKept && int64(len(resp.Body)) == resp.Size
 }
 
-// Sum returns what stands for the digest of something that a job's record must not
-// give away.
-func (k *Keyring) Sum(jobID string, plain Digest) Digest {
-	if k == nil {
-		return plain
-	}
-	return k.keys[0].of(jobID).sum(plain)
-}
-
 // keyOf returns the key with this id for a job.
 func (k *Keyring) keyOf(jobID, id string) (jobKey, error) {
 	if k != nil {

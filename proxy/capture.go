@@ -1,9 +1,7 @@
 package proxy
 
 import (
-	"crypto/sha256"
 	"fmt"
-	"hash"
 	"mime"
 	"net/http"
 	"strconv"
@@ -33,7 +31,6 @@ type capture struct {
 	sent    http.Header // as it was when the status was written
 	body    []byte
 	size    int64
-	sum     hash.Hash
 	offered bool  // passOn has been called
 	feed    *feed // nil: it is passed on to nobody
 	over    bool
@@ -42,7 +39,7 @@ type capture struct {
 
 func newCapture(method string, limit int64) *capture {
 	return &capture{
-		header: make(http.Header), limit: limit, head: method == http.MethodHead, sum: sha256.New(),
+		header: make(http.Header), limit: limit, head: method == http.MethodHead,
 		inform: func(int, http.Header) {},
 	}
 }
@@ -99,7 +96,6 @@ func (c *capture) Write(p []byte) (int, error) {
 	}
 	c.writeHeader(http.StatusOK)
 	c.size += int64(len(p))
-	_, _ = c.sum.Write(p)
 	if c.size <= c.limit {
 		c.body = append(c.body, p...)
 		if c.feed != nil {
@@ -173,14 +169,6 @@ func (c *capture) response() *keystore.Response {
 		Size:     c.size,
 		Answered: keystore.TimeOf(time.Now()),
 	}
-}
-
-// digest is that of the body up to now.
-func (c *capture) digest() (d keystore.Digest) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sum.Sum(d[:0])
-	return d
 }
 
 // trailer returns the fields that were set as trailers, in both of the ways that

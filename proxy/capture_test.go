@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"fmt"
+	"net/http"
 	"strconv"
 	"testing"
 )
@@ -17,5 +19,31 @@ func TestStatusThatNoAnswerHas(t *testing.T) {
 				f.wantAttempts(" unknown")
 			})
 		})
+	}
+}
+
+// BenchmarkCapture keeps an answer that comes in pieces, of a length that was said
+// before or was not.
+func BenchmarkCapture(b *testing.B) {
+	piece := make([]byte, 32<<10)
+	for _, size := range []int{1 << 10, 64 << 10, 1 << 20} {
+		for _, declared := range []bool{true, false} {
+			b.Run(fmt.Sprintf("%dKiB/declared=%t", size>>10, declared), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					c := newCapture(http.MethodPost, 4<<20)
+					if declared {
+						c.Header()["Content-Length"] = []string{strconv.Itoa(size)}
+					}
+					for left := size; left > 0; {
+						n, _ := c.Write(piece[:min(left, len(piece))])
+						left -= n
+					}
+					if answer, whole := c.finish(true); !whole || len(answer.Body) != size {
+						b.Fatal("the answer is not whole")
+					}
+				}
+			})
+		}
 	}
 }

@@ -81,8 +81,8 @@ func TestSealedJob(t *testing.T) {
 		}
 		f.wantExecutions(2)
 		j := f.mem.job()
-		if j.Result.Status != 200 || j.Result.Size != 9 || j.Attempts[1].Evidence.Sum == keystore.DigestOf([]byte("iban-0815")) {
-			t.Errorf("result %+v, evidence %+v", j.Result, j.Attempts[1].Evidence)
+		if j.Result.Status != 200 || j.Result.Size != 9 {
+			t.Errorf("result %+v", j.Result)
 		}
 	})
 }

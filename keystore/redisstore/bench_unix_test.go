@@ -81,3 +81,34 @@ func BenchmarkReplay(b *testing.B) {
 		})
 	})
 }
+
+// BenchmarkBody writes and reads an answer whose body is kept apart.
+func BenchmarkBody(b *testing.B) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for _, size := range []int{64 << 10, 1 << 20} {
+		s := openAt(b, redistest.Start(b).URL())
+		j := mustCreate(b, s, job(s, "k"))
+		done := mustSwap(b, s, j.WriteID, completed(s, j, make([]byte, size)))
+		measure := func(what string, f func() error) {
+			b.Run(fmt.Sprintf("%s/%dKiB", what, size>>10), func(b *testing.B) {
+				b.ReportAllocs()
+				before := spent(b)
+				for b.Loop() {
+					if err := f(); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.ReportMetric(float64(spent(b)-before)/float64(b.N), "cpu-ns/op")
+			})
+		}
+		measure("write", func() error { // under the same name, so that the server does not grow
+			_, _, err := s.Swap(ctx, done.WriteID, done)
+			return err
+		})
+		measure("read", func() error {
+			_, err := s.Get(ctx, done.Name)
+			return err
+		})
+	}
+}

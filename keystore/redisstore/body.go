@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
@@ -124,7 +125,7 @@ func (s *Store) setBodyApart(ctx context.Context, name keystore.Name, whole *key
 	case b == bodyReused && resp.Apart != nil && matches(whole.Body, resp.Apart):
 		return &resp, nil // it was written to last: a result as long as its record, whose expiry is never moved
 	}
-	resp.Apart = &keystore.BodyRef{Token: token, Size: int64(len(whole.Body)), Sum: keystore.DigestOf(whole.Body)}
+	resp.Apart = &keystore.BodyRef{Token: token, Size: int64(len(whole.Body)), Sum: xxhash.Sum64(whole.Body)}
 	return &resp, s.putBody(ctx, name, token, whole.Body, ttl+bodyMargin)
 }
 
@@ -155,7 +156,7 @@ func (s *Store) bodyKey(n keystore.Name, t keystore.Token) string {
 }
 
 func matches(body []byte, ref *keystore.BodyRef) bool {
-	return int64(len(body)) == ref.Size && keystore.DigestOf(body) == ref.Sum
+	return int64(len(body)) == ref.Size && xxhash.Sum64(body) == ref.Sum
 }
 
 // decode returns the job in a record, with its bodies from wherever they are. A

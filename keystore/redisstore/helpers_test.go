@@ -65,7 +65,7 @@ func completed(s *Store, j *keystore.Job, body []byte) *keystore.Job {
 	return settled(s, j, keystore.OutcomeFinal, body)
 }
 
-func mustCreate(t *testing.T, s *Store, j *keystore.Job) *keystore.Job {
+func mustCreate(t testing.TB, s *Store, j *keystore.Job) *keystore.Job {
 	t.Helper()
 	present, created, err := s.Create(contextOf(t), j)
 	if err != nil || !created {
@@ -74,7 +74,7 @@ func mustCreate(t *testing.T, s *Store, j *keystore.Job) *keystore.Job {
 	return j
 }
 
-func mustSwap(t *testing.T, s *Store, expected keystore.WriteID, j *keystore.Job) *keystore.Job {
+func mustSwap(t testing.TB, s *Store, expected keystore.WriteID, j *keystore.Job) *keystore.Job {
 	t.Helper()
 	present, done, err := s.Swap(contextOf(t), expected, j)
 	if err != nil || !done {
