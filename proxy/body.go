@@ -13,9 +13,6 @@ import (
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
 
-// grownAhead is how much memory is set aside for a body of which nothing has come.
-const grownAhead = 8 << 10
-
 var errBodyTooLarge = errors.New("request body is too large")
 
 // ErrBodyUnfinished is in the chain of the error that [Route.Serve] returns for a
@@ -58,17 +55,18 @@ func readBody(r io.Reader, declared, buffer, limit int64) (*requestBody, error) 
 	if declared > limit {
 		return nil, errBodyTooLarge
 	}
-	if 0 < declared && declared <= min(buffer-1, grownAhead) {
+	if 0 < declared && declared <= min(buffer-1, gatheredAlone) {
 		if err := b.readSmall(r, declared); err != nil {
 			return nil, err
 		}
 		return b, nil
 	}
 	h := sha256.New()
-	var mem bytes.Buffer
+	var mem gathered
+	defer mem.drop()
 	if declared > 0 {
 		// No more than what costs the sender something too, who may only have said so.
-		mem.Grow(int(min(declared, buffer, grownAhead)) + bytes.MinRead)
+		mem.alone = make([]byte, 0, min(declared, gatheredAlone))
 	}
 	src := io.TeeReader(io.LimitReader(clientReader{r}, limit+1), h)
 	n, err := io.Copy(&mem, io.LimitReader(src, buffer))
@@ -80,7 +78,7 @@ func readBody(r io.Reader, declared, buffer, limit int64) (*requestBody, error) 
 		return nil, fmt.Errorf("buffer request body: %w", err)
 	}
 	if b.file == nil {
-		b.mem, b.size = mem.Bytes(), n
+		b.mem, b.size = mem.take(), n
 	}
 	switch {
 	case b.size > limit:
@@ -120,7 +118,7 @@ func (b *requestBody) readSmall(r io.Reader, declared int64) error {
 
 // spill moves what was read to a temporary file and reads the rest into it, if
 // there is a rest.
-func (b *requestBody) spill(mem *bytes.Buffer, rest io.Reader) error {
+func (b *requestBody) spill(mem *gathered, rest io.Reader) error {
 	var probe [1]byte
 	n, err := io.ReadFull(rest, probe[:])
 	if err == io.EOF { //nolint:errorlint // a wrapped one is no proper end
@@ -129,7 +127,7 @@ func (b *requestBody) spill(mem *bytes.Buffer, rest io.Reader) error {
 	if err != nil {
 		return err
 	}
-	mem.Write(probe[:n])
+	_, _ = mem.Write(probe[:n])
 	file, err := os.CreateTemp("", "idempotency-body-*")
 	if err != nil {
 		return err
@@ -138,10 +136,15 @@ func (b *requestBody) spill(mem *bytes.Buffer, rest io.Reader) error {
 	// Unlinked at once, no ending of the process leaves it behind. Where the
 	// system does not allow that, release removes it.
 	_ = os.Remove(file.Name())
-	if b.size, err = io.Copy(file, io.MultiReader(mem, rest)); err != nil {
+	if err := mem.each(func(part []byte) error {
+		_, err := file.Write(part)
+		return err
+	}); err != nil {
 		return err
 	}
-	return nil
+	more, err := io.Copy(file, rest)
+	b.size = int64(mem.size) + more
+	return err
 }
 
 // open returns a reader of the whole body for one attempt. It holds the body

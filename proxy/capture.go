@@ -29,7 +29,8 @@ type capture struct {
 	mu      sync.Mutex
 	status  int
 	sent    http.Header // as it was when the status was written
-	body    []byte
+	body    []byte      // as far as there is memory of its own for it
+	more    gathered    // the body, where nobody knows how large it will be
 	size    int64
 	offered bool  // passOn has been called
 	feed    *feed // nil: it is passed on to nobody
@@ -97,6 +98,9 @@ func (c *capture) Write(p []byte) (int, error) {
 	c.writeHeader(http.StatusOK)
 	c.size += int64(len(p))
 	if c.size <= c.limit {
+		if c.feed == nil && cap(c.body) == 0 {
+			return c.more.Write(p)
+		}
 		c.body = append(c.body, p...)
 		if c.feed != nil {
 			c.feed.keep(c.body)
@@ -107,9 +111,10 @@ func (c *capture) Write(p []byte) (int, error) {
 		c.over = true
 		c.offer()
 		if c.feed != nil {
-			c.feed.keep(c.body)
+			c.feed.keep(c.whole())
 		}
 		c.body = nil
+		c.more.drop()
 	}
 	if c.feed != nil {
 		c.feed.push(p)
@@ -150,7 +155,7 @@ func (c *capture) finish(returned bool) (answer *keystore.Response, complete boo
 		return nil, false
 	}
 	answer = c.response()
-	answer.Body = c.body
+	answer.Body = c.whole()
 	answer.NotKept = c.over
 	answer.Trailer = c.trailer()
 	complete = returned && c.status != http.StatusSwitchingProtocols
@@ -160,6 +165,14 @@ func (c *capture) finish(returned bool) (answer *keystore.Response, complete boo
 		}
 	}
 	return answer, complete
+}
+
+// whole takes what is kept of the body.
+func (c *capture) whole() []byte {
+	if c.more.size > 0 {
+		c.body = c.more.take()
+	}
+	return c.body
 }
 
 func (c *capture) response() *keystore.Response {
