@@ -80,6 +80,7 @@ function attempt(job, a, gone) {
       ['Ended', a.ended ? [time(a.ended), ` after ${lasting((Date.parse(a.ended) - Date.parse(a.started)) / 1000)}`] : 'not that we know'],
       ['Lease until', a.state === 'starting' || a.state === 'unknown' ? time(a.lease) : ''],
       ['Listened to', !a.ended && a.state === 'unknown' && a.listens_until ? ['until ', time(a.listens_until), ' at the latest'] : ''],
+      ['Trace', a.trace && h('code', {}, a.trace.split('-')[1] ?? a.trace)],
       ['Upstream asked', a.lookups && lookups(a.lookups)],
       ['Resolved', a.resolution && [`as ${a.resolution.as} by `, h('strong', {}, a.resolution.actor), ', ', time(a.resolution.at)]],
       ['On evidence', a.resolution?.evidence],

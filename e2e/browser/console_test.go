@@ -3,6 +3,7 @@ package browser
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -264,8 +265,31 @@ func TestKeyboard(t *testing.T) {
 	eval[any](p, "document.activeElement.blur()")
 	eval[any](p, "document.body.setAttribute('tabindex', '-1')")
 	eval[any](p, "document.body.focus()")
-	all := eval[int](p, "[...document.querySelectorAll('a, button, input, select, textarea')].filter((e) => e.checkVisibility() && !e.disabled).length")
-	var reached []string
+	if reached := p.tabbed("document"); reached[0] != "Skip to the content" {
+		t.Errorf("the order is %q", reached)
+	}
+
+	// A decision without the mouse.
+	eval[any](p, "document.querySelector('.jobs a').focus()")
+	p.do("open", chromedp.KeyEvent(kb.Enter))
+	p.wait("document.activeElement === document.querySelector('main')")
+	p.wait("document.querySelector('button.primary')")
+	eval[any](p, "document.querySelector('button.primary').focus()")
+	p.do("resolve", chromedp.KeyEvent(kb.Enter))
+	p.wait("document.querySelector('dialog:modal')?.contains(document.activeElement)")
+	p.do("choose", chromedp.KeyEvent(kb.ArrowUp)) // from the first to the last
+	p.wait("document.querySelector('dialog input[value=succeeded]').checked")
+	p.do("back", chromedp.KeyEvent(kb.Tab, chromedp.KeyModifiers(chromedp.ModifierShift)))
+	p.tabbed("document.querySelector('dialog')")
+	p.leave()
+	p.wait("document.activeElement === document.querySelector('button.primary')")
+}
+
+// tabbed goes through what a part of the page has, from in front of it, and says in
+// which order. One of a group of radio buttons stands for all.
+func (p *page) tabbed(part string) (reached []string) {
+	p.t.Helper()
+	all := eval[int](p, "[..."+part+".querySelectorAll('a, button, input, select, textarea')].filter((e) => e.checkVisibility() && !e.disabled && (e.type !== 'radio' || e.checked)).length")
 	for range all {
 		p.do("tab", chromedp.KeyEvent(kb.Tab))
 		reached = append(reached, eval[string](p, `(() => {
@@ -278,24 +302,13 @@ func TestKeyboard(t *testing.T) {
 	}
 	for _, name := range reached {
 		if name == "nothing" || strings.HasPrefix(name, "unseen ") {
-			t.Errorf("after the others: %s", name)
+			p.t.Errorf("after the others: %s", name)
 		}
 	}
-	if inOrder := eval[bool](p, `[...document.querySelectorAll('[data-reached]')].every((e, i) => Number(e.dataset.reached) === i)`); !inOrder {
-		t.Errorf("the order is %q", reached)
+	order := eval[[]int](p, "[...document.querySelectorAll('[data-reached]')].map((e) => Number(e.dataset.reached))")
+	if !slices.IsSorted(order) || len(order) != all {
+		p.t.Errorf("%d of %d controls are reached, in the order %v: %q", len(order), all, order, reached)
 	}
-	if n := eval[int](p, "document.querySelectorAll('[data-reached]').length"); n != all || reached[0] != "Skip to the content" {
-		t.Errorf("%d of %d controls are reached: %q", n, all, reached)
-	}
-
-	// A decision without the mouse.
-	eval[any](p, "document.querySelector('.jobs a').focus()")
-	p.do("open", chromedp.KeyEvent(kb.Enter))
-	p.wait("document.activeElement === document.querySelector('main')")
-	p.wait("document.querySelector('button.primary')")
-	eval[any](p, "document.querySelector('button.primary').focus()")
-	p.do("resolve", chromedp.KeyEvent(kb.Enter))
-	p.wait("document.querySelector('dialog:modal')?.contains(document.activeElement)")
-	p.leave()
-	p.wait("document.activeElement === document.querySelector('button.primary')")
+	eval[any](p, "document.querySelectorAll('[data-reached]').forEach((e) => delete e.dataset.reached)")
+	return reached
 }
