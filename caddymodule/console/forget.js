@@ -6,10 +6,9 @@ import { h } from './dom.js'
 import { size } from './words.js'
 
 // forget asks whether the job is to be forgotten, and has it dropped. It tells whether
-// it was, and how the job is, where it was not and that is known.
-export async function forget(job, session) {
-  let found
-  const done = await ask({
+// it was.
+export function forget(job, session) {
+  return ask({
     title: 'Forget this job?',
     about: [
       subject(job),
@@ -21,10 +20,7 @@ export async function forget(job, session) {
     ],
     button: 'Forget',
     submit: async (form) => { await post(jobPath(job.store, job.id, 'forget'), { actor: actorOf(form) }); return true },
-    instead: (error) => {
-      found = error.job
-      return error.job && refusal(error, 'Only a completed job can be forgotten, and only while none of its attempts may still report: nobody would remember what its answer belongs to.')
-    },
+    instead: (error) => error.job &&
+      refusal(error, 'Only a completed job can be forgotten, and only while none of its attempts may still report: nobody would remember what its answer belongs to.'),
   })
-  return { done: done === true, job: found }
 }

@@ -17,7 +17,8 @@ export const providers = (() => {
     h('div', { class: 'card-head' }, h('h3', {}, p.name || 'the rest of the site'), badge(`proof-${p.proof}`, proofs[p.proof] ?? p.proof)),
     p.why && why(p.why),
     facts([
-      ['Proven', p.proved && ['since ', time(p.proved), ', until ', time(p.proven_until)]],
+      ['Proven', p.proved && time(p.proved)],
+      ['Proven until', p.proved && time(p.proven_until)],
       ['Upstreams', p.upstreams && h('ul', { class: 'plain' }, p.upstreams.map((u) => h('li', {}, h('code', {}, u.address), ' ', u.healthy ? h('span', { class: 'healthy' }, 'healthy') : badge('danger', 'unhealthy'))))],
       ['Attempts', counts(p)],
       ['Late results', p.late_results ? count.format(p.late_results) : ''],

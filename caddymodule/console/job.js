@@ -40,16 +40,13 @@ export const actions = {
   resolve: async (target, session) => {
     const attempt = seen.job.attempts.find((a) => a.number === Number(target.dataset.attempt))
     if (!attempt) return ''
-    const { said, job } = await decide(seen.job, attempt, session)
-    if (job?.id === seen.id) seen.job = job
-    return said
+    const done = await decide(seen.job, attempt, session)
+    if (done?.job.id === seen.id) seen.job = done.job
+    return done?.said
   },
   forget: async (target, session) => {
     const { id } = seen
-    const { done, job } = await forget(seen.job, session)
-    if (id !== seen.id) return ''
-    if (job) seen.job = job
-    if (!done) return ''
+    if (!await forget(seen.job, session) || id !== seen.id) return ''
     Object.assign(seen, { forgotten: true, problem: '' })
     return 'The job is forgotten. Its key is new.'
   },

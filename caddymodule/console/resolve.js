@@ -13,25 +13,21 @@ const choices = [
 
 // decide asks what became of an attempt, and has it recorded. What is decided on is
 // the attempt that was shown: if that is not unknown any more, nothing is done. It
-// tells what is to be said, and how the job is then, where that is known.
-export async function decide(job, attempt, session) {
-  let found // by whoever was faster
-  const done = await ask({
+// tells what is to be said, and how the job is then, nothing if it has not changed.
+export function decide(job, attempt, session) {
+  return ask({
     title: `What became of attempt ${attempt.number}?`,
     about: questions(job, attempt, session),
     button: 'Resolve',
     follow,
     submit: async (form) => {
       const decision = read(form, attempt)
-      const job2 = await post(jobPath(job.store, job.id, 'resolve'), decision)
-      return { job: job2, said: `Attempt ${attempt.number} is resolved as ${decision.as}. The job is ${job2.state} now.` }
+      const after = await post(jobPath(job.store, job.id, 'resolve'), decision)
+      return { job: after, said: `Attempt ${attempt.number} is resolved as ${decision.as}. The job is ${after.state} now.` }
     },
-    instead: (error) => {
-      found = error.job
-      return error.job && refusal(error, 'The attempt is not as it was shown any more: somebody else has decided, or an answer has come.', attempt.number)
-    },
+    instead: (error) => error.job &&
+      refusal(error, 'The attempt is not as it was shown any more: somebody else has decided, or an answer has come.', attempt.number),
   })
-  return done ?? { said: '', job: found }
 }
 
 function questions(job, attempt, session) {

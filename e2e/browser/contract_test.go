@@ -112,7 +112,7 @@ func TestProofsAndHealthOfProviders(t *testing.T) {
 		t.Fatalf("prove: %d %s", status, answer)
 	}
 	p.wait(card("backup") + ".querySelector('.badge').textContent === 'proven'") // by itself
-	p.wait(card("backup") + ".textContent.includes('until')")
+	p.wait(card("backup") + ".textContent.includes('Proven until')")
 	p.wait("!" + card("backup") + ".querySelector('.command')")
 	p.wait(card("backup") + ".querySelector('.is-danger')?.textContent === 'unhealthy'")
 }

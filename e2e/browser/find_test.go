@@ -67,6 +67,9 @@ func TestFindByKey(t *testing.T) {
 		if strings.Contains(a, "secret-key") || strings.Contains(a, "team-red") {
 			t.Errorf("a key or an owner is in the address %s", a)
 		}
+		if !strings.HasPrefix(a, g.url+"/console/") {
+			t.Errorf("the page has asked for %s", a)
+		}
 	}
 	if n := g.executed("/teams/charges"); n != 2 || blue == red {
 		t.Errorf("%d executions, jobs %s and %s", n, blue, red)

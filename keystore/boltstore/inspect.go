@@ -64,20 +64,29 @@ func syncTime(dir string) time.Duration {
 }
 
 func (d disk) String() string {
-	text := fmt.Sprintf("a file of %s", mebibytes(d.size))
+	text := fmt.Sprintf("a file of %s", bytesOf(d.size))
 	if d.kind != "" {
 		text += " on " + d.kind
 	}
 	if d.free >= 0 {
-		text += fmt.Sprintf(", %s free", mebibytes(d.free))
+		text += fmt.Sprintf(", %s free", bytesOf(d.free))
 	}
 	if d.sync >= 0 {
-		text += fmt.Sprintf(", on the disk within %s", d.sync.Round(10*time.Microsecond))
+		text += fmt.Sprintf(", on the disk within %s", d.sync.Round(100*time.Microsecond))
 	}
 	return text
 }
 
-func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+// bytesOf writes a number of bytes with a unit in which it is neither long nor lost.
+func bytesOf(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%d KiB", n>>10)
+}
 
 // The limits of what is worth a word.
 const (
@@ -106,10 +115,10 @@ func (d disk) judge() (found []keystore.Finding) {
 	switch {
 	case d.free < 0:
 	case d.free < noSpace:
-		say("disk-space", keystore.Danger, false, "the disk is full: "+mebibytes(d.free)+" are free",
+		say("disk-space", keystore.Danger, false, "the disk is full: "+bytesOf(d.free)+" are free",
 			"requests with a key are refused when nothing more can be written", "make room")
 	case d.free < littleSpace:
-		say("disk-space", keystore.Warning, false, "the disk is nearly full: "+mebibytes(d.free)+" are free",
+		say("disk-space", keystore.Warning, false, "the disk is nearly full: "+bytesOf(d.free)+" are free",
 			"when it is full, requests with a key are refused", "make room, or shorten retention")
 	}
 	if d.sync > slowSync {
