@@ -1,6 +1,7 @@
 package keystore
 
 import (
+	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
@@ -41,10 +42,16 @@ func (d Digester) Equal(other Digester) bool {
 }
 
 // Sum returns the digest of some bytes.
-func (d Digester) Sum(data []byte) (sum Digest) {
+func (d Digester) Sum(data []byte) Digest {
 	if d.secret == nil {
 		return sha256.Sum256(data)
 	}
+	// A copy, since what is handed to an interface has to be on the heap, also where
+	// it comes to nothing.
+	return d.keyed(bytes.Clone(data))
+}
+
+func (d Digester) keyed(data []byte) (sum Digest) {
 	h := hmac.New(sha256.New, d.secret[:])
 	h.Write(data)
 	h.Sum(sum[:0])

@@ -164,8 +164,8 @@ func (b *benched) bare(tb testing.TB, key string) {
 // don't vary with the machine; more of them than this have to be worth it.
 func TestAllocations(t *testing.T) {
 	const (
-		mostFresh  = 120
-		mostReplay = 40
+		mostFresh  = 100
+		mostReplay = 26
 	)
 	b := newBenched(t)
 	n := 0

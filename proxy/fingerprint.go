@@ -30,23 +30,23 @@ func (rc *recipe) fingerprint(asked *http.Request, body *requestBody) (keystore.
 	f := keystore.Fingerprint{Recipe: rc.version, Settings: rc.settings}
 	h := make(digested, 0, 512) // on the stack, where they are as short as they usually are
 	if rc.settings != "" {
-		h.number(noLength)
-		h.part(rc.settings)
+		h = h.number(noLength)
+		h = h.part(rc.settings)
 	}
-	h.part(asked.Method)
+	h = h.part(asked.Method)
 	if !rc.ignoreHost {
-		h.part(strings.ToLower(asked.Host))
+		h = h.part(strings.ToLower(asked.Host))
 	}
-	h.part(asked.URL.EscapedPath())
+	h = h.part(asked.URL.EscapedPath())
 	if !rc.ignoreQuery {
-		h.part(asked.URL.RawQuery)
+		h = h.part(asked.URL.RawQuery)
 	}
-	h.part(mediaType(asked.Header.Get("Content-Type")))
+	h = h.part(mediaType(asked.Header.Get("Content-Type")))
 	for _, name := range rc.headers {
 		lines := asked.Header.Values(name)
-		h.number(uint64(len(lines)))
+		h = h.number(uint64(len(lines)))
 		for _, line := range lines {
-			h.part(line)
+			h = h.part(line)
 		}
 	}
 	if rc.json {
@@ -55,15 +55,15 @@ func (rc *recipe) fingerprint(asked *http.Request, body *requestBody) (keystore.
 			return f, fmt.Errorf("fingerprint the request body: %w", err)
 		}
 		if ok {
-			h.number(bodyJSON)
-			h.number(uint64(len(canonical)))
+			h = h.number(bodyJSON)
+			h = h.number(uint64(len(canonical)))
 			f.Sum = rc.digester.Sum(append(h, canonical...))
 			return f, nil
 		}
-		h.number(bodyRaw)
+		h = h.number(bodyRaw)
 	}
 	// The body comes as its length and its digest, since it was read before.
-	h.number(uint64(body.size))
+	h = h.number(uint64(body.size))
 	f.Sum = rc.digester.Sum(append(h, body.sum[:]...))
 	return f, nil
 }
@@ -71,11 +71,10 @@ func (rc *recipe) fingerprint(asked *http.Request, body *requestBody) (keystore.
 // digested is what a digest is made of, one behind the other.
 type digested []byte
 
-func (p *digested) number(n uint64) { *p = binary.BigEndian.AppendUint64(*p, n) }
+func (p digested) number(n uint64) digested { return binary.BigEndian.AppendUint64(p, n) }
 
-func (p *digested) part(part string) {
-	p.number(uint64(len(part)))
-	*p = append(*p, part...)
+func (p digested) part(part string) digested {
+	return append(p.number(uint64(len(part))), part...)
 }
 
 // canonicalBody returns the one form of all bodies that are the same JSON

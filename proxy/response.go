@@ -55,25 +55,38 @@ func endToEnd(h http.Header) http.Header {
 		return nil
 	}
 	out := make(http.Header, len(h))
-	values := make([]string, 0, valuesOf(h))
-	for name, lines := range h {
-		if notEndToEnd[name] || strings.HasPrefix(name, http.TrailerPrefix) { // a trailer's value, set early
-			continue
-		}
-		if lines == nil {
-			out[name] = nil
-			continue
-		}
-		from := len(values)
-		values = append(values, lines...)
-		out[name] = values[from:len(values):len(values)]
-	}
-	for _, line := range h["Connection"] {
-		for name := range strings.SplitSeq(line, ",") {
-			delete(out, http.CanonicalHeaderKey(strings.TrimSpace(name)))
-		}
-	}
+	eachEndToEnd(h, func(name string, lines []string) { out[name] = lines })
 	return out
+}
+
+// eachEndToEnd calls f with the fields that endToEnd has, whose lines are copies.
+func eachEndToEnd(h http.Header, f func(name string, lines []string)) {
+	values := make([]string, 0, valuesOf(h))
+	connection := h["Connection"]
+	for name, lines := range h {
+		switch {
+		case notEndToEnd[name], strings.HasPrefix(name, http.TrailerPrefix): // a trailer's value, set early
+		case connection != nil && lists(connection, name):
+		case lines == nil:
+			f(name, nil)
+		default:
+			from := len(values)
+			values = append(values, lines...)
+			f(name, values[from:len(values):len(values)])
+		}
+	}
+}
+
+// lists reports whether the lines of a header list the name of a field.
+func lists(lines []string, name string) bool {
+	for _, line := range lines {
+		for listed := range strings.SplitSeq(line, ",") {
+			if http.CanonicalHeaderKey(strings.TrimSpace(listed)) == name {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // valuesOf is how many lines a header has.
@@ -155,12 +168,12 @@ func writeAnswer(w http.ResponseWriter, method string, answer *keystore.Response
 func writeHead(w http.ResponseWriter, answer *keystore.Response, length int64) {
 	h := w.Header()
 	delete(h, "Server") // the answer has it, unless a handler has taken it away
-	for name, values := range endToEnd(answer.Header) {
+	eachEndToEnd(answer.Header, func(name string, values []string) {
 		if addable[name] {
 			values = append(slices.Clip(h[name]), values...)
 		}
 		h[name] = values
-	}
+	})
 	if trailers := announced(answer); bodyAllowed(answer.Status) && len(trailers) > 0 {
 		h["Trailer"] = trailers
 		delete(h, "Content-Length") // HTTP/1.1 has no trailers after a body of a known length
