@@ -86,8 +86,13 @@ const suffixDigits = 8
 func NewJobID(n Name) string {
 	var suffix [4]byte
 	_, _ = rand.Read(suffix[:])
-	id := hex.AppendEncode(make([]byte, 0, 2*len(n)+1+2*len(suffix)), n[:])
-	return string(hex.AppendEncode(append(id, '.'), suffix[:]))
+	return idUnder(n, hex.EncodeToString(suffix[:]))
+}
+
+// idUnder returns the id of a job under n that ends so.
+func idUnder(n Name, suffix string) string {
+	id := hex.AppendEncode(make([]byte, 0, 2*len(n)+1+suffixDigits), n[:])
+	return string(append(append(id, '.'), suffix...))
 }
 
 // NameOfJobID returns the name of the record that holds the job with this id.
@@ -97,10 +102,12 @@ func NameOfJobID(id string) (Name, error) {
 	if !ok || len(digits) != 2*len(n) || len(suffix) != suffixDigits {
 		return n, fmt.Errorf("job id %q: want 64 hexadecimal digits, a dot and 8 more", id)
 	}
-	if _, err := hex.DecodeString(suffix); err != nil {
+	var room [2 * len(n)]byte // nothing of it is kept
+	var rest [suffixDigits / 2]byte
+	if _, err := hex.Decode(rest[:], append(room[:0], suffix...)); err != nil {
 		return n, fmt.Errorf("job id %q: %w", id, err)
 	}
-	if _, err := hex.Decode(n[:], []byte(digits)); err != nil {
+	if _, err := hex.Decode(n[:], append(room[:0], digits...)); err != nil {
 		return n, fmt.Errorf("job id %q: %w", id, err)
 	}
 	return n, nil

@@ -1,7 +1,6 @@
 package keystore
 
 import (
-	"bytes"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -60,24 +59,25 @@ func EncodeRecord(j *Job) ([]byte, error) {
 	if j.WriteID.IsZero() {
 		return nil, fmt.Errorf("encode job %s: it has no write id", j.ID)
 	}
-	var buf bytes.Buffer
-	size := 512
-	if j.Result != nil {
-		size += len(j.Result.Body)
-	}
+	record := append(make([]byte, 0, j.sizeHint()), FormatVersion)
+	record = hex.AppendEncode(record, j.WriteID[:])
+	return appendJob(append(record, WaiterNone), j), nil
+}
+
+// sizeHint is about as many bytes as the job's record has, and rather more than less.
+func (j *Job) sizeHint() int {
+	size := 256 + len(j.KeySent) + len(j.Request.Path) + j.Result.sizeHint()
 	for i := range j.Attempts {
-		if kept := j.Attempts[i].Kept; kept != nil {
-			size += len(kept.Body)
-		}
+		size += 192 + len(j.Attempts[i].Reason) + j.Attempts[i].Kept.sizeHint()
 	}
-	buf.Grow(size)
-	buf.WriteByte(FormatVersion)
-	buf.WriteString(j.WriteID.String())
-	buf.WriteByte(WaiterNone)
-	if err := recordEncoder.NewEncoder(&buf).Encode(j.packed()); err != nil {
-		return nil, fmt.Errorf("encode job %s: %w", j.ID, err)
+	return size
+}
+
+func (resp *Response) sizeHint() int {
+	if resp == nil {
+		return 0
 	}
-	return buf.Bytes(), nil
+	return 96 + 64*len(resp.Header) + len(resp.Body)
 }
 
 // RecordWriteID returns the write id of a record without decoding the rest.
@@ -98,8 +98,8 @@ func DecodeRecord(name Name, record []byte) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := new(Job)
-	if err := recordDecoder.Unmarshal(record[recordHeaderLen:], j); err != nil {
+	j, err := decodeJob(record[recordHeaderLen:])
+	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	j.WriteID = id
@@ -108,6 +108,15 @@ func DecodeRecord(name Name, record []byte) (*Job, error) {
 		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	return j, nil
+}
+
+func decodeJob(b []byte) (*Job, error) {
+	if j := readJob(b); j != nil {
+		return j, nil
+	}
+	// It is not as a codec writes it, but the library may accept it all the same.
+	j := new(Job)
+	return j, recordDecoder.Unmarshal(b, j)
 }
 
 // validate reports what no record that this code wrote can have.

@@ -54,7 +54,7 @@ func (s *Store) encode(ctx context.Context, what string, job *keystore.Job, b bo
 
 // setApart returns the job as its record shows it.
 func (s *Store) setApart(ctx context.Context, job *keystore.Job, b bodies) (*keystore.Job, error) {
-	if !hasBodies(job) {
+	if !anyAnswer(job, func(resp *keystore.Response) bool { return isLarge(resp) || resp != nil && resp.Apart != nil }) {
 		return job, nil
 	}
 	record := *job
@@ -74,15 +74,15 @@ func (s *Store) setApart(ctx context.Context, job *keystore.Job, b bodies) (*key
 	return &record, nil
 }
 
-func hasBodies(job *keystore.Job) bool {
-	return job.Result != nil || slices.ContainsFunc(job.Attempts, func(a keystore.Attempt) bool { return a.Kept != nil })
+// anyAnswer reports whether one of the answers that the job has, or nil, is so.
+func anyAnswer(job *keystore.Job, is func(*keystore.Response) bool) bool {
+	return is(job.Result) || slices.ContainsFunc(job.Attempts, func(a keystore.Attempt) bool { return is(a.Kept) })
 }
 
 // large reports whether a body of the job is to be kept apart.
-func large(job *keystore.Job) bool {
-	return size(job.Result) > maxInline ||
-		slices.ContainsFunc(job.Attempts, func(a keystore.Attempt) bool { return size(a.Kept) > maxInline })
-}
+func large(job *keystore.Job) bool { return anyAnswer(job, isLarge) }
+
+func isLarge(resp *keystore.Response) bool { return size(resp) > maxInline }
 
 func size(resp *keystore.Response) int {
 	if resp == nil {
