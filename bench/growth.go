@@ -28,7 +28,7 @@ func growth(ctx context.Context, o options) error {
 		name string
 		run  func(context.Context) error
 	}{
-		{"bytes", l.tellBytes}, {"waiters", l.growWaiters}, {"gateways", l.growGateways}, {"stored", l.growStored}, {"unresolved", l.growUnresolved},
+		{"bytes", l.tellBytes}, {"beside", l.tellBeside}, {"waiters", l.growWaiters}, {"gateways", l.growGateways}, {"stored", l.growStored}, {"unresolved", l.growUnresolved},
 	} {
 		if !only.MatchString(step.name) {
 			continue
@@ -49,6 +49,16 @@ func (l *lab) tellBytes(ctx context.Context) error {
 		}
 		fmt.Printf("| %s | %.0f bytes |\n", b.what, b.bytes)
 	}
+	return nil
+}
+
+// tellBeside tells what small answers feel of large ones.
+func (l *lab) tellBeside(ctx context.Context) error {
+	var r report
+	if err := r.measureBeside(ctx, l); err != nil {
+		return err
+	}
+	fmt.Println(r.rest())
 	return nil
 }
 

@@ -42,7 +42,7 @@ func run() error {
 	var o options
 	flag.StringVar(&o.caddy, "caddy", "../caddy", "the built Caddy with this module")
 	flag.StringVar(&o.page, "page", "", "the Markdown page whose results are replaced; charts go into a folder of its name")
-	flag.StringVar(&o.only, "only", "", "measure only cells, or with -growth steps (bytes, waiters, gateways, stored, unresolved), whose name matches this regular expression")
+	flag.StringVar(&o.only, "only", "", "measure only cells, or with -growth steps (bytes, beside, waiters, gateways, stored, unresolved), whose name matches this regular expression")
 	flag.StringVar(&o.targets, "targets", "", "measure only targets whose name matches this regular expression, and what they are compared with")
 	flag.BoolVar(&o.quick, "quick", false, "fewer cells, fewer and shorter rounds")
 	flag.BoolVar(&o.growth, "growth", false, "measure how costs grow, in place of the comparison")

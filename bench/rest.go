@@ -21,6 +21,14 @@ func (r *report) measureRest(ctx context.Context, l *lab, quick bool) (err error
 	if quick {
 		return nil
 	}
+	if err := r.measureBeside(ctx, l); err != nil {
+		return err
+	}
+	r.store, err = benchmarkStore(ctx)
+	return err
+}
+
+func (r *report) measureBeside(ctx context.Context, l *lab) error {
 	for _, name := range ours {
 		b, err := l.measureBeside(ctx, name, r.half())
 		if err != nil {
@@ -28,8 +36,7 @@ func (r *report) measureRest(ctx context.Context, l *lab, quick bool) (err error
 		}
 		r.beside = append(r.beside, b)
 	}
-	r.store, err = benchmarkStore(ctx)
-	return err
+	return nil
 }
 
 // beside is what small requests feel of large ones.
