@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"fmt"
-	"mime"
 	"net/http"
 	"strconv"
 	"strings"
@@ -209,8 +208,8 @@ func (c *capture) trailer() http.Header {
 
 // isEventStream reports whether an answer's parts are waited for one by one.
 func isEventStream(h http.Header) bool {
-	t, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
-	return t == "text/event-stream"
+	t, _, _ := strings.Cut(h.Get("Content-Type"), ";")
+	return strings.EqualFold(strings.TrimSpace(t), "text/event-stream")
 }
 
 func bodyAllowed(status int) bool {

@@ -89,9 +89,11 @@ func (a *attempt) insist(report keystore.Report) (keystore.Settlement, error) {
 		}
 		ctx, cancel := context.WithTimeout(a.g.ctx, storeTime)
 		settled, err := a.report(ctx, report, 1)
-		if lean, leaner := withoutBodies(report); leaner && errors.Is(err, keystore.ErrFull) {
-			if settled, err = a.report(ctx, lean, 1); err == nil {
-				a.log().Warn("the store is full: an answer is kept without its body, so that repetitions are told that it was executed, and no more")
+		if errors.Is(err, keystore.ErrFull) {
+			if lean, leaner := withoutBodies(report); leaner {
+				if settled, err = a.report(ctx, lean, 1); err == nil {
+					a.log().Warn("the store is full: an answer is kept without its body, so that repetitions are told that it was executed, and no more")
+				}
 			}
 		}
 		cancel()
