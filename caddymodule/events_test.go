@@ -51,7 +51,7 @@ var _ caddyevents.Handler = (*eventSubscriber)(nil)
 // subscribing adds subscriptions to a configuration.
 func subscribing(config, subscriber string) string {
 	var on strings.Builder
-	for _, name := range []string{"outcome_unknown", "resolved", "late_result", "contradicted"} {
+	for _, name := range proxy.EventNames() {
 		fmt.Fprintf(&on, "\t\ton idempotency_%s idempotency_test %s\n", name, subscriber)
 	}
 	return strings.Replace(config, "{\n", "{\n\tevents {\n"+on.String()+"\t}\n", 1)

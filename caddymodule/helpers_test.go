@@ -74,14 +74,17 @@ func global(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	t.Setenv("XDG_DATA_HOME", dir)
-	return fmt.Sprintf("{\n\tadmin off\n\tpersist_config off\n\tstorage file_system %s\n\tlog {\n\t\toutput discard\n\t}\n}\n", dir)
+	return fmt.Sprintf("{\n\tadmin off\n\tpersist_config off\n\tstorage file_system %s\n\tlog {\n\t\toutput idempotency_test\n\t\tformat json\n\t}\n}\n", dir)
 }
 
 // load runs a Caddyfile, in place of the one that runs. At the test's end it is
 // stopped, and nothing may be left of it.
 func load(t *testing.T, config string) {
 	t.Helper()
-	t.Cleanup(func() { stop(t) })
+	t.Cleanup(func() {
+		stop(t)
+		caddyLog.CheckAll(t, documented(t))
+	})
 	if err := reload(config); err != nil {
 		t.Fatalf("load: %v\n%s", err, config)
 	}

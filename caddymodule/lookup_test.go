@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-idempotency/caddy-idempotency/internal/pages"
 	"github.com/caddy-idempotency/caddy-idempotency/internal/testport"
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 	"github.com/caddy-idempotency/caddy-idempotency/proxy"
@@ -132,5 +135,25 @@ func TestLookupsWhoseHeadersAreRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "a\nb") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// All placeholders of lookups that the page lists are filled in.
+func TestEveryPlaceholderOfALookupIsSeen(t *testing.T) {
+	t.Parallel()
+	var asked url.Values
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked = r.URL.Query() }))
+	t.Cleanup(s.Close)
+	want := url.Values{"job": {"j"}, "key": {"k,1"}, "key_sent": {`"k,1"`}, "attempt": {"1"}}
+	ask := s.URL + "/?"
+	for _, row := range tableOf(t, pages.Of(t, "..", "docs/reference.md").Section(t, "## Placeholders"), "placeholder") {
+		name := names(row[0])[0]
+		ask += "&" + strings.TrimSuffix(strings.TrimPrefix(name, "{"+placeholderPrefix), "}") + "=" + name
+	}
+	if _, err := askAbout(t, ask, `"k,1"`); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(asked, want) {
+		t.Errorf("asked was %v, want %v", asked, want)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -200,36 +199,6 @@ func TestMetricsHaveNoLabelThatClientsChoose(t *testing.T) {
 			t.Errorf("there is a new series: %s", name)
 		}
 	}
-}
-
-// What is unresolved and who waits is counted without asking the store.
-func TestMetricsOfWhatIsUnresolved(t *testing.T) {
-	u := newUpstream(t)
-	load(t, site(t, protect(u, "owner shared\ntimeout 1s\nwait 1m")))
-	unknown := post(t, "/die", "unknown")
-	if unknown.status != 504 {
-		t.Fatalf("got %+v", unknown)
-	}
-	var all sync.WaitGroup
-	t.Cleanup(all.Wait)
-	for range 3 {
-		all.Go(func() { _, _ = send(context.Background(), "/hold", "held") })
-	}
-	t.Cleanup(func() { close(u.release) })
-	<-u.entered
-	eventually(t, "two wait", func() bool { return series(t)[`caddy_idempotency_waiters{store="bolt"}`] == 2 })
-	if n := series(t)[`caddy_idempotency_running_attempts{store="bolt"}`]; n != 1 {
-		t.Errorf("%v attempts run", n)
-	}
-	waited := series(t)[`caddy_idempotency_wait_duration_seconds{}`]
-	eventually(t, "the unknown jobs are counted", func() bool {
-		now := series(t)
-		return now[`caddy_idempotency_unresolved_jobs{state="unknown",store="bolt"}`] == 2 && // the held one has timed out by then
-			now[`caddy_idempotency_oldest_unknown_job_age_seconds{store="bolt"}`] > 0 &&
-			now[`caddy_idempotency_store_swept_timestamp_seconds{store="bolt"}`] > 0 &&
-			now[`caddy_idempotency_store_bytes{store="bolt"}`] > 0
-	})
-	eventually(t, "both have waited", func() bool { return series(t)[`caddy_idempotency_wait_duration_seconds{}`] == waited+2 })
 }
 
 // sturdy is a store with everything that a gateway may ask one for.

@@ -3,11 +3,15 @@ package caddymodule
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caddy-idempotency/caddy-idempotency/internal/pages"
 )
 
 // accessLine is a line of an access log.
@@ -185,6 +189,70 @@ func TestPlaceholdersOfWhoWaits(t *testing.T) {
 	for _, l := range lines {
 		if l.Idempotency.Verdict == "waited" && *l.Idempotency.Wait <= 0 {
 			t.Errorf("got %+v", l.Idempotency)
+		}
+	}
+}
+
+// Every placeholder has something to say of some request, and so has every field of the
+// access log; neither tells a key or an owner, and there are no other fields.
+func TestEveryPlaceholderAndFieldOfTheAccessLogIsSeen(t *testing.T) {
+	u := newUpstream(t)
+	config, log := observed(t, u, "wait 1m\nunproven allow\nprovider primary {\nrespond later 429\n}\nprovider backup {\nreverse_proxy "+u.Listener.Addr().String()+
+		" {\nheader_up X-Seen-Attempt \"{http.idempotency.job} {http.idempotency.attempt} {http.idempotency.provider}\"\n}\n}")
+	load(t, config)
+	header := []string{"X-User", "alice@example.com"}
+	answers := make(chan answer, 2)
+	for range cap(answers) {
+		go func() { answers <- insist(t, "/hold", "very-secret", header...) }()
+	}
+	<-u.entered
+	eventually(t, "one waits", func() bool { return series(t)[`caddy_idempotency_waiters{store="bolt"}`] == 1 })
+	close(u.release)
+	var told []map[string]string
+	for range cap(answers) {
+		a := <-answers
+		told = append(told, toldOf(a.header.Get("X-Told")))
+		if seen, want := a.header.Get("X-Seen-Attempt"), a.header.Get("Idempotency-Job")+" 2 backup"; seen != want {
+			t.Errorf("the attempt was told %q, want %q", seen, want)
+		}
+	}
+	told = append(told, toldOf(post(t, "/refund", "very-secret", header...).body))
+	for _, name := range placeholderNames {
+		if !slices.ContainsFunc(told, func(m map[string]string) bool { return m[name] != "" && m[name] != "0" }) {
+			t.Errorf("nothing is told by %s", name)
+		}
+	}
+	for _, m := range told {
+		if m["attempts"] != "2" || m["attempt"] != "2" || m["provider"] != "backup" || m["state"] != "completed" {
+			t.Errorf("told is %v", m)
+		}
+	}
+
+	lines, text := accessLog(t, log, 3)
+	fields := make(map[string]bool)
+	for line := range strings.Lines(text) {
+		var l struct{ Idempotency map[string]any }
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range l.Idempotency {
+			fields[name] = fields[name] || value != "" && value != 0.0
+		}
+	}
+	var listed []string
+	for _, row := range tableOf(t, pages.Of(t, "..", observabilityPage).Section(t, "## Access log"), "field") {
+		listed = append(listed, names(row[0])...)
+	}
+	wantSame(t, "fields of the access log", listed, slices.Collect(maps.Keys(fields)))
+	for name, seen := range fields {
+		if !seen {
+			t.Errorf("the field %s of the access log never says anything", name)
+		}
+	}
+	for i := range lines {
+		lines[i].Request.Headers = nil // Caddy's own
+		if all := fmt.Sprintf("%+v %+v %v", lines[i], lines[i].Idempotency, told); strings.Contains(all, "very-secret") || strings.Contains(all, "alice") {
+			t.Errorf("told is a key or an owner: %s", all)
 		}
 	}
 }

@@ -257,7 +257,7 @@ func TestLogsOfLookupsDoNotShowTheKey(t *testing.T) {
 	b.cut = true
 	file := filepath.Join(t.TempDir(), "log")
 	config := strings.Replace(site(t, b.reconciled("", "lookup GET /charges?key={http.idempotency.key}\nevery 1ms\nfor 20ms\nsucceeded 200")),
-		"output discard", "output file "+file, 1)
+		"output idempotency_test", "output file "+file, 1)
 	load(t, config)
 	id := leaveUnknown(t, "very-secret")
 	eventually(t, "it stops asking", func() bool {

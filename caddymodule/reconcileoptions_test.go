@@ -79,7 +79,7 @@ func TestLookupByKeyAloneIsWarnedOfWhereOwnersDiffer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "log")
-			load(t, strings.Replace(site(t, "idempotency {\nowner "+c.owner+"\nreconcile {\n"+c.lookup+"\nsucceeded 200\n}\n}"), "output discard", "output file "+file, 1))
+			load(t, strings.Replace(site(t, "idempotency {\nowner "+c.owner+"\nreconcile {\n"+c.lookup+"\nsucceeded 200\n}\n}"), "output idempotency_test", "output file "+file, 1))
 			if n := strings.Count(readFile(t, file), "make sure that keys are unique among all owners"); n != c.warned {
 				t.Errorf("%d warnings", n)
 			}

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -48,7 +49,8 @@ func (x *exchange) logRefusal(refusal *proxy.Refusal) {
 	if refusal.Err != nil {
 		cause = slog.Any("error", refusal.Err)
 	}
-	x.h.log.LogAttrs(x.r.Context(), level, "a request was refused",
+	// In the request's context, Caddy adds a stack trace to every error.
+	x.h.log.LogAttrs(context.Background(), level, "a request was refused",
 		slog.String("code", refusal.Code), slog.String("job", refusal.Job), cause, heldBack)
 }
 

@@ -33,9 +33,9 @@ type occurrence struct {
 var occurrences = slices.Concat(endings, claims, troubles, decisions)
 
 // confidential is a request of which neither log nor events may have anything.
-var confidential = request{key: "very-secret", owner: "alice@example.com", body: `{"card":"4242"}`}
+var confidential = request{key: "very-secret", owner: "alice@example.com", body: `{"card":"4242-4242"}`}
 
-var secrets = []string{"very-secret", "alice", "4242", "amount", "execution 1"}
+var secrets = []string{"very-secret", "alice", "4242-4242", "amount", "execution 1"}
 
 // Every line of the log is written where it says, with the level and the fields that
 // are documented, and every event and incident is told. Nothing else is, and nothing

@@ -128,12 +128,12 @@ var endings = []occurrence{
 	},
 	{
 		line:      "an answer breaks the contract",
-		fields:    []string{"job", "attempt=1", "path=/id", "expected=string", "found=number"},
+		fields:    []string{"job", "attempt=1", "path=/id", "expected=string", "found=array of 1 item"},
 		events:    []string{"outcome_unknown 1: answered with status 200, which breaks the contract"},
 		incidents: []Incident{IncidentViolation},
 		happen: func(t *testing.T, f *fixture) {
 			f.route.Contract = contractOf(t, ContractRules{})
-			f.serve = saysJSON(200, `{"id":4242}`)
+			f.serve = saysJSON(200, `{"id":["4242-4242"]}`)
 			f.do(confidential).want(t, 504, CodeOutcomeUnknown)
 		},
 	},

@@ -1,16 +1,21 @@
 package proxy
 
 import (
+	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"go.opentelemetry.io/otel/propagation"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	oteltrace "go.opentelemetry.io/otel/trace"
+
+	"github.com/caddy-idempotency/caddy-idempotency/internal/pages"
 )
 
 // tracedFixture is a fixture with a way to make requests that are traced.
@@ -181,6 +186,54 @@ func TestTracesOfWhoWaits(t *testing.T) {
 		t.Errorf("got the spans %v", names)
 	}
 	f.wantExecutions(1)
+}
+
+// Every span and attribute that the page lists is seen, and no other, and none tells a key
+// or an owner.
+func TestEverySpanAndAttributeIsSeen(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newTracedFixture(t, twoProviders)
+		defer f.gateway.Close()
+		f.with(map[string][]script{"a": {says(429, "busy")}, "b": {after(time.Second, says(200, "B"))}})
+		first := make(chan struct{})
+		go func() {
+			defer close(first)
+			f.traced(confidential)
+		}()
+		synctest.Wait()
+		f.traced(confidential)
+		<-first
+		spans, attributes := make(map[string]bool), make(map[string]bool)
+		for _, s := range f.recorder.Started() {
+			if s.Name() != "server" {
+				spans[s.Name()] = true
+			}
+			for name, value := range attributesOf(s) {
+				attributes[name] = attributes[name] || fmt.Sprint(value) != ""
+				if slices.ContainsFunc(secrets, func(secret string) bool { return strings.Contains(fmt.Sprint(value), secret) }) {
+					t.Errorf("span %s tells %v", s.Name(), value)
+				}
+			}
+		}
+		section := pages.Of(t, "..", "docs/observability/README.md").Section(t, "## Traces")
+		for first, seen := range map[string]map[string]bool{"span": spans, "attribute": attributes} {
+			var listed []string
+			for _, row := range section.Table(t, first) {
+				for name := range strings.SplitSeq(row[0], ", ") {
+					listed = append(listed, strings.Trim(name, "`"))
+				}
+			}
+			if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, slices.Sorted(slices.Values(listed))) {
+				t.Errorf("seen are %v, and the page lists %v", got, listed)
+			}
+			for name, some := range seen {
+				if !some {
+					t.Errorf("%s never says anything", name)
+				}
+			}
+		}
+	})
 }
 
 // Where nobody traces, nothing is done for it: no trace is kept, and none sent.

@@ -23,8 +23,9 @@ const varies = "varies"
 
 // Vocabulary is what can be logged.
 type Vocabulary struct {
-	Lines  map[string]string // the level of each text
-	Fields []string          // of all lines
+	Lines   map[string]string // the level of each text
+	Fields  []string          // of all lines
+	Loggers []string
 }
 
 // check checks that a line is part of it.
@@ -38,6 +39,9 @@ func (v Vocabulary) check(t testing.TB, l Line) {
 	}
 	if level := strings.ToLower(l.Level.String()); listed != level && listed != varies {
 		t.Errorf("%s: is logged as %s, and documented as %q", l.Text, level, listed)
+	}
+	if l.Logger != "" && !slices.Contains(v.Loggers, l.Logger) {
+		t.Errorf("%s: is logged by %s, which is not documented", l.Text, l.Logger)
 	}
 	for name := range l.Fields {
 		if !slices.Contains(v.Fields, name) {
@@ -75,6 +79,11 @@ func Documented(t testing.TB, root string) Vocabulary {
 	t.Helper()
 	section := pages.Of(t, root, "docs/observability/README.md").Section(t, "## Log")
 	v := Vocabulary{Lines: make(map[string]string)}
+	about, _, _ := strings.Cut(section.Text, "\n\n|")
+	about, _, _ = strings.Cut(about, ". ")
+	for _, name := range inCode.FindAllStringSubmatch(about, -1) {
+		v.Loggers = append(v.Loggers, name[1])
+	}
 	for _, row := range section.Table(t, "line") {
 		v.Lines[row[0]] = row[1]
 	}
@@ -86,7 +95,16 @@ func Documented(t testing.TB, root string) Vocabulary {
 	return v
 }
 
-var levels = map[string]string{"Debug": "debug", "Info": "info", "Warn": "warn", "Error": "error", "LogAttrs": varies, "Log": varies}
+// methods are those of a logger that log: with which level, and how many arguments
+// come before the text.
+var methods = map[string]struct {
+	level  string
+	before int
+}{
+	"Debug": {"debug", 0}, "Info": {"info", 0}, "Warn": {"warn", 0}, "Error": {"error", 0},
+	"DebugContext": {"debug", 1}, "InfoContext": {"info", 1}, "WarnContext": {"warn", 1}, "ErrorContext": {"error", 1},
+	"LogAttrs": {varies, 2}, "Log": {varies, 2},
+}
 
 // Of is what the code in these folders can log.
 func Of(t testing.TB, dirs ...string) Vocabulary {
@@ -130,14 +148,11 @@ func (v Vocabulary) learn(call *ast.CallExpr, fields map[string]bool) {
 		}
 		return
 	}
-	level := levels[method.Sel.Name]
-	if level == "" || !logs(method.X) {
+	how, ok := methods[method.Sel.Name]
+	if !ok || !logs(method.X) {
 		return
 	}
-	args := call.Args
-	if level == varies {
-		args = args[2:]
-	}
+	args, level := call.Args[how.before:], how.level
 	text, exact := textOf(args[0])
 	if !exact {
 		text += Open
