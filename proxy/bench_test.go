@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"runtime"
 	"strconv"
 	"sync"
@@ -41,6 +42,10 @@ func (s *mapStore) Swap(_ context.Context, expected keystore.WriteID, j *keystor
 	}
 	s.jobs[j.Name] = j
 	return nil, true, nil
+}
+
+func (s *mapStore) List(context.Context, string, int) ([]*keystore.Job, string, error) {
+	return nil, "", nil
 }
 
 func (s *mapStore) Now() keystore.Time { return 1_700_000_000_000 }
@@ -220,4 +225,20 @@ func deep(level int, f func() error) error {
 		return err
 	}
 	return f()
+}
+
+// BenchmarkComposed is what it costs to notice that somebody puts hooks over the
+// attempt's.
+func BenchmarkComposed(b *testing.B) {
+	t := &trace{tooLate: func() bool { return false }}
+	ctx := t.with(b.Context())
+	hooks := new(httptrace.ClientTrace)
+	b.ReportAllocs()
+	for b.Loop() {
+		httptrace.WithClientTrace(ctx, hooks)
+		*hooks = httptrace.ClientTrace{}
+	}
+	if t.composed.Load() == 0 {
+		b.Fatal("not noticed")
+	}
 }

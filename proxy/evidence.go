@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http/httptrace"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -99,15 +100,45 @@ func (k keyTold) Value(key any) any {
 	return nil
 }
 
-// calledBy reports whether a function is among the nearest callers.
+// calledBy reports whether a function is among the nearest callers. It is asked
+// during every attempt, and most are near.
 func calledBy(function string) bool {
+	const near = 6
 	var pcs [16]uintptr
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
-	for {
-		frame, more := frames.Next()
-		if frame.Function == function || !more {
-			return frame.Function == function
+	n := runtime.Callers(3, pcs[:near]) // of this, and of whoever asks
+	if slices.ContainsFunc(pcs[:n], isOf(function)) {
+		return true
+	}
+	n = runtime.Callers(3+near, pcs[:])
+	return slices.ContainsFunc(pcs[:n], isOf(function))
+}
+
+// callSites are the places in the code that were among the callers, by function,
+// with whether they are in it. There are as many of them as the code has.
+var callSites sync.Map
+
+type callSite struct {
+	pc       uintptr
+	function string
+}
+
+// isOf tells of a place in the code whether it is in a function, or in one that the
+// compiler has put there in its place.
+func isOf(function string) func(pc uintptr) bool {
+	return func(pc uintptr) bool {
+		site := callSite{pc, function}
+		if known, ok := callSites.Load(site); ok {
+			return known.(bool)
 		}
+		found := false
+		frames := runtime.CallersFrames([]uintptr{pc})
+		for more := true; more && !found; {
+			var frame runtime.Frame
+			frame, more = frames.Next()
+			found = frame.Function == function
+		}
+		callSites.Store(site, found)
+		return found
 	}
 }
 
