@@ -15,6 +15,7 @@ import (
 // client could choose.
 type observer struct {
 	requests  *prometheus.CounterVec
+	byVerdict map[string]prometheus.Counter // of requests, looked up once
 	waits     prometheus.Histogram
 	attempts  *prometheus.CounterVec
 	durations *prometheus.HistogramVec
@@ -47,6 +48,7 @@ const (
 func newObserver() *observer {
 	const namespace, subsystem = metricsNamespace, metricsSubsystem
 	o := &observer{
+		byVerdict: make(map[string]prometheus.Counter),
 		providers: make(map[string]*providerCounts),
 		stores:    newStoreMetrics(),
 		proofs:    newProofMetrics(),
@@ -84,7 +86,7 @@ func newObserver() *observer {
 	// Counts begin at nothing, and not with the first time, which increase() would
 	// not see.
 	for _, verdict := range proxy.Verdicts() {
-		o.requests.WithLabelValues(verdict)
+		o.byVerdict[verdict] = o.requests.WithLabelValues(verdict)
 	}
 	for _, i := range proxy.Incidents() {
 		o.incidents.WithLabelValues(string(i))
@@ -114,7 +116,13 @@ func (o *observer) register(registry prometheus.Registerer) error {
 }
 
 // Request implements proxy.Observer.
-func (o *observer) Request(verdict string) { o.requests.WithLabelValues(verdict).Inc() }
+func (o *observer) Request(verdict string) {
+	if c := o.byVerdict[verdict]; c != nil {
+		c.Inc()
+		return
+	}
+	o.requests.WithLabelValues(verdict).Inc()
+}
 
 // Waited implements proxy.Observer.
 func (o *observer) Waited(took time.Duration) { o.waits.Observe(took.Seconds()) }

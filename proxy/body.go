@@ -94,24 +94,29 @@ func readBody(r io.Reader, declared, buffer, limit int64) (*requestBody, error) 
 	return b, nil
 }
 
-// readSmall reads a body of which it is said that it is small, in one piece.
+// readSmall reads a body of which it is said that it is small, in one piece. It has
+// to be seen that this was all, and the trailers come with the end: most readers tell
+// of it together with the last bytes if there is room for more.
 func (b *requestBody) readSmall(r io.Reader, declared int64) error {
-	b.mem = make([]byte, declared)
-	n, err := io.ReadFull(r, b.mem)
+	room := make([]byte, declared+1)
+	n := int64(0)
+	for n <= declared {
+		more, err := r.Read(room[n:])
+		n += int64(more)
+		if err == io.EOF || err == io.ErrUnexpectedEOF && n < declared { //nolint:errorlint // a wrapped one is no proper end
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("buffer request body: %w: %w", ErrBodyUnfinished, err)
+		}
+	}
 	switch {
-	case err == io.EOF, err == io.ErrUnexpectedEOF: // a wrapped one is no proper end
+	case n < declared:
 		return fmt.Errorf("%w: %d of %d bytes came", ErrBodyUnfinished, n, declared)
-	case err != nil:
-		return fmt.Errorf("buffer request body: %w: %w", ErrBodyUnfinished, err)
-	}
-	// It has to be seen that this was all, and the trailers come with the end.
-	var more [1]byte
-	switch n, err := io.ReadFull(r, more[:]); {
-	case n > 0:
+	case n > declared:
 		return fmt.Errorf("%w: more than %d bytes came", ErrBodyUnfinished, declared)
-	case err != io.EOF: // likewise
-		return fmt.Errorf("buffer request body: %w: %w", ErrBodyUnfinished, err)
 	}
+	b.mem = room[:declared:declared]
 	b.size, b.sum = declared, keystore.DigestOf(b.mem)
 	return nil
 }

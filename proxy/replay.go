@@ -25,8 +25,9 @@ func (c *call) replay(j *keystore.Job) error {
 		c.account.Verdict = VerdictReplayed
 	}
 	defer c.traceReplay(j)()
-	c.w.Header().Set(HeaderReplayed, "true")
-	c.w.Header().Set(HeaderAnsweredAt, httpDate(answer.Answered.Std()))
+	h := c.w.Header()
+	h[HeaderReplayed] = []string{"true"}
+	h[HeaderAnsweredAt] = []string{httpDate(answer.Answered.Std())}
 	return c.deliver(writeAnswer(c.w, c.r.Method, answer))
 }
 

@@ -178,7 +178,7 @@ func writeHead(w http.ResponseWriter, answer *keystore.Response, length int64) {
 		h["Trailer"] = trailers
 		delete(h, "Content-Length") // HTTP/1.1 has no trailers after a body of a known length
 	} else if bodyAllowed(answer.Status) && length > 0 { // net/http knows whether to say that there is nothing
-		h.Set("Content-Length", strconv.FormatInt(length, 10))
+		h["Content-Length"] = []string{strconv.FormatInt(length, 10)}
 	}
 	if _, typed := answer.Header["Content-Type"]; !typed {
 		h["Content-Type"] = nil // keeps net/http from guessing one
