@@ -149,8 +149,8 @@ type Handler struct {
 	// repetitions are told that the request was carried out. Default: 1 MiB.
 	MaxResponseBody int64 `json:"max_response_body,omitempty"`
 
-	// How many bytes of answers that were given again are kept in memory for this
-	// route, to be given once more without asking the store. What is encrypted in the store is so there.
+	// How many bytes of answers that were given are kept in memory for this route,
+	// to be given again without asking the store. What is encrypted in the store is so there.
 	// -1: none are. Default: 16 MiB.
 	CacheSize int64 `json:"cache_size,omitempty"`
 

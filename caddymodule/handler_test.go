@@ -205,7 +205,7 @@ func TestCAD08AbortingHandlerDoesNotEndTheProcess(t *testing.T) {
 
 func TestCL14GarbageInTheStoreDispatchesNothing(t *testing.T) {
 	u, redis := newUpstream(t), miniredis.RunT(t)
-	load(t, site(t, protect(u, "owner shared\nstore redis redis://"+redis.Addr())))
+	load(t, site(t, protect(u, "owner shared\ncache off\nstore redis redis://"+redis.Addr())))
 	for _, key := range []string{"g1", "g2"} {
 		post(t, "/pay", key)
 	}

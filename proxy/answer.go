@@ -48,5 +48,8 @@ func (c *call) answer(rep reply, sent time.Time) error {
 	if rep.answer.NotKept {
 		return refuseIncomplete(rep).about(rep.job, c.g.store.Now())
 	}
+	if rep.recorded {
+		c.known.put(rep.job, c.forgets, time.Now().Add(-rep.stored))
+	}
 	return c.deliver(writeAnswer(c.w, c.r.Method, rep.answer))
 }

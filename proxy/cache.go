@@ -9,8 +9,8 @@ import (
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
 
-// cache keeps jobs whose answer this gateway has just replayed, so that the next
-// replay needs no store. It holds what the store has said and nothing else, for a
+// cache keeps jobs whose answer this gateway has just given, once it was recorded, or
+// given again, so that the next replay needs no store. It holds what the store has said and nothing else, for a
 // limited time: a completed job is the same until it expires, or until somebody
 // forgets it. What is encrypted in the store is so here.
 //
@@ -67,7 +67,7 @@ func (c *cache) get(name keystore.Name, now keystore.Time, forgets uint64) *keys
 // put keeps a job that is completed, as the store has shown it to a request that
 // began then, when jobs had been forgotten that often.
 func (c *cache) put(j *keystore.Job, forgets uint64, began time.Time) {
-	if c == nil || j.CompletedBy.IsZero() || j.Result == nil || j.Expires.IsZero() {
+	if c == nil || j == nil || j.CompletedBy.IsZero() || j.Result == nil || j.Expires.IsZero() {
 		return
 	}
 	size := sizeOf(j)

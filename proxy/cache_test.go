@@ -51,6 +51,40 @@ func TestCacheReplaysWithoutTheStore(t *testing.T) {
 	})
 }
 
+// What was just given, and recorded, is replayed without the store, just as the store
+// would have it replayed. What was not recorded is nothing to be replayed.
+func TestCacheKeepsWhatWasJustGiven(t *testing.T) {
+	bubble(t, Config{CacheSize: mib, CacheTTL: 10 * time.Second}, func(t *testing.T, f *fixture) {
+		f.do(request{}).wantBody(t, 200, "execution 1", false)
+		asked := f.mem.asked()
+		f.mem.fail(func(string) error { return errInjected }, nil)
+		remembered := f.do(request{}).wantBody(t, 200, "execution 1", true)
+		if got := f.mem.asked(); got != asked {
+			t.Errorf("the store was asked %d times for a replay from memory", got-asked)
+		}
+		f.mem.fail(nil, nil)
+		f.route.known = nil
+		stored := f.do(request{}).wantBody(t, 200, "execution 1", true)
+		if !equalHeaders(remembered.Header(), stored.Header()) {
+			t.Errorf("replayed from memory with the header %v, from the store with %v", remembered.Header(), stored.Header())
+		}
+
+		f.route.known = newCache(mib, 10*time.Second)
+		f.mem.fail(func(op string) error {
+			if op == "swap" {
+				return errInjected
+			}
+			return nil
+		}, nil)
+		f.do(request{key: "unrecorded"}).wantBody(t, 200, "execution 2", false)
+		if n := len(f.route.known.entries); n != 0 {
+			t.Errorf("%d answers are in memory that were not recorded", n)
+		}
+		f.mem.fail(nil, nil)
+		f.wantExecutions(2)
+	})
+}
+
 func equalHeaders(a, b http.Header) bool {
 	if len(a) != len(b) {
 		return false

@@ -109,8 +109,8 @@ type Config struct {
 	// Linger there.
 	StreamIdle time.Duration
 
-	// CacheSize is how many bytes of answers that were replayed are kept in memory, to
-	// replay them again without asking the store, and CacheTTL for how long. Another
+	// CacheSize is how many bytes of answers that were given are kept in memory, to
+	// replay them without asking the store, and CacheTTL for how long. Another
 	// gateway that forgets a job is not noticed before that. Zero: none are.
 	CacheSize int64
 	CacheTTL  time.Duration
