@@ -101,9 +101,11 @@ func TestRED03ScriptCacheGone(t *testing.T) {
 func TestRED10NoDispatchWithoutTheStore(t *testing.T) {
 	t.Parallel()
 	up, redis := newUpstream(t), startDurableRedis(t)
-	c := startGateway(t, to(up).on(redis.store())).client()
-	before := c.do(post("before"))
+	c := startGateway(t, to(up).on(redis.store()).with("cache", "off")).client()
+	remembering := startGateway(t, to(up).on(redis.store()).with("cache", "16MiB 10m")).client()
+	before, kept := c.do(post("before")), remembering.do(post("kept"))
 	wantExecuted(t, before)
+	wantExecuted(t, kept)
 	redis.Stop()
 	for _, a := range volley(5, post("down"), c) {
 		wantRefusal(t, a, http.StatusServiceUnavailable, "store-unavailable")
@@ -113,6 +115,7 @@ func TestRED10NoDispatchWithoutTheStore(t *testing.T) {
 		retryAfter(t, a)
 	}
 	wantRefusal(t, c.do(post("before")), http.StatusServiceUnavailable, "store-unavailable")
+	wantReplay(t, kept, remembering.do(post("kept"))) // what it has in memory needs no store
 	up.want("down", 0)
 	keyless := c.do(post("keyless").as(func(r *request) { r.key = "" }))
 	if keyless.status != http.StatusOK || keyless.job() != "" {

@@ -194,7 +194,7 @@ func TestEncryptedRecordOfAnotherJobIsRefused(t *testing.T) {
 	t.Parallel()
 	up, redis := newUpstream(t), startRedis(t)
 	key, _ := secretFile(t)
-	g := startGateway(t, to(up).on(redis.store()).with("encrypt_with", "k1 "+key))
+	g := startGateway(t, to(up).on(redis.store()).with("encrypt_with", "k1 "+key).with("cache", "off"))
 	c := g.client()
 	victims := c.do(post("victims"))
 	wantExecuted(t, victims)

@@ -126,7 +126,7 @@ func TestCL12CompletionKeepsTheFingerprint(t *testing.T) {
 func TestCL14GarbledRecordDispatchesNothing(t *testing.T) {
 	t.Parallel()
 	up, redis := newUpstream(t), startRedis(t)
-	c := startGateway(t, to(up).on(redis.store())).client()
+	c := startGateway(t, to(up).on(redis.store()).with("cache", "off")).client()
 	redis.do("SET", recordKey("garbage"), "garbage")
 	redis.do("SET", recordKey("empty"), "")
 	redis.do("LPUSH", recordKey("list"), "x")
