@@ -11,6 +11,9 @@ import (
 
 // isFull reports whether a server refuses a write because it has no memory left.
 func isFull(err error) bool {
+	if err == nil {
+		return false
+	}
 	var server redis.Error
 	return errors.As(err, &server) && fateOf(err).full
 }

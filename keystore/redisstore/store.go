@@ -237,6 +237,9 @@ func createByScript(ctx context.Context, n *node, key string, record []byte, ttl
 // isSyntaxError reports whether a server does not understand a command's
 // options; those before Redis 7.0 refuse NX together with GET.
 func isSyntaxError(err error) bool {
+	if err == nil { // what errors.As is given is on the heap
+		return false
+	}
 	var server redis.Error
 	return errors.As(err, &server) && strings.Contains(server.Error(), "syntax error")
 }
