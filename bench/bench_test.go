@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/google/pprof/profile"
 )
 
 // What the load generator takes for right and for wrong.
@@ -110,6 +112,38 @@ func TestQuantiles(t *testing.T) {
 		got := all.quantile(tc.q)
 		if off := float64(got-tc.want) / float64(tc.want); off < -0.04 || off > 0.04 {
 			t.Errorf("quantile %v is %v, want about %v", tc.q, got, tc.want)
+		}
+	}
+}
+
+// A stack counts for whoever stands nearest to its end, and for the server only where
+// nobody else is in it.
+func TestPartOf(t *testing.T) {
+	t.Parallel()
+	const (
+		module  = "github.com/caddy-idempotency/caddy-idempotency/"
+		server  = "net/http.(*conn).serve"
+		attempt = module + "proxy.(*attempt).run"
+		plain   = "github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy.(*Handler).reverseProxy"
+	)
+	for _, tc := range []struct {
+		stack []string // its end first
+		want  string
+	}{
+		{[]string{"runtime.gcAssistAlloc", "runtime.mallocgc", attempt}, parts[0].name},
+		{[]string{"runtime.mallocgc", module + "keystore.EncodeRecord", attempt}, parts[1].name},
+		{[]string{"syscall.write", "github.com/redis/go-redis/v9.(*Client).Process", server}, parts[1].name},
+		{[]string{"runtime.mallocgc", plain, attempt}, parts[2].name},
+		{[]string{module + "proxy.(*capture).Write", plain, attempt}, parts[3].name},
+		{[]string{"syscall.write", "net/http.(*response).finishRequest", server}, parts[4].name},
+		{[]string{"runtime.futex", "runtime.schedule", "runtime.mcall"}, parts[5].name},
+	} {
+		sample := new(profile.Sample)
+		for _, name := range tc.stack {
+			sample.Location = append(sample.Location, &profile.Location{Line: []profile.Line{{Function: &profile.Function{Name: name}}}})
+		}
+		if got := partOf(sample); got != tc.want {
+			t.Errorf("%v counts for %q, want %q", tc.stack, got, tc.want)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -156,12 +157,11 @@ func (l *lab) round(ctx context.Context, c *cell, r *result, prepared *known) (*
 		before[name] = spent()
 	}
 	k := c.keys(prepared)
-	stopProfile := l.startProfile(r.target, c)
+	waitForProfile := l.startProfile(ctx, r.target, c)
 	stopTrips := l.startTrips(ctx, c, r)
 	m, err := send(ctx, l.load(c, r.target, p, k), c.round)
-	stopProfile()
 	stopTrips()
-	if err != nil {
+	if err := errors.Join(err, waitForProfile()); err != nil {
 		return nil, err
 	}
 	for name, spent := range watched {

@@ -96,6 +96,7 @@ func choose(cells []*cell, o options) ([]*cell, error) {
 // report is everything that a run has shown.
 type report struct {
 	outcomes []*outcome
+	spent    []*spent
 	beside   []*beside
 	bytes    []bytesPerJob
 	store    []string // lines of the stores' own benchmarks

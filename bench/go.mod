@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/gofiber/fiber/v3 v3.1.0
 	github.com/gofiber/storage/redis/v3 v3.4.3
+	github.com/google/pprof v0.0.0-20260802141513-ef3492d7dac3
 	github.com/valyala/fasthttp v1.69.0
 	gonum.org/v1/plot v0.17.0
 )

@@ -71,6 +71,7 @@ func machine(o options) string {
 func (r *report) rest() string {
 	var b strings.Builder
 	r.writeLatency(&b)
+	b.WriteString(r.spentTable())
 	if len(r.beside) > 0 {
 		fmt.Fprintf(&b, "### Small answers beside %d large ones per second\n\n", besideRate)
 		b.WriteString("Fresh requests at a fixed rate, answers of 1 KiB, alone and beside answers of 1 MiB.\n\n| | p50 ms alone | p99 ms alone | p50 ms beside | p99 ms beside | ratio of p99 (lowest–highest) |\n|---|---:|---:|---:|---:|---:|\n")

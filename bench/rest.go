@@ -11,6 +11,13 @@ import (
 
 // measureRest measures what is not a matter of requests per second.
 func (r *report) measureRest(ctx context.Context, l *lab, quick bool) (err error) {
+	for _, name := range ours {
+		s, err := l.measureSpent(ctx, name)
+		if err != nil {
+			return fmt.Errorf("where the time of %s goes: %w", name, err)
+		}
+		r.spent = append(r.spent, s)
+	}
 	for _, unresolved := range []bool{false, true} {
 		b, err := l.measureBytes(ctx, unresolved)
 		if err != nil {
