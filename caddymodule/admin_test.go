@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-
 	"github.com/caddy-idempotency/caddy-idempotency/internal/testport"
 )
 
@@ -100,7 +98,7 @@ func makeUnknown(t *testing.T, key string) string {
 }
 
 func TestAdminShowsJobs(t *testing.T) {
-	for name, store := range map[string]string{"bolt": "store bolt", "redis": "store redis redis://" + miniredis.RunT(t).Addr()} {
+	for name, store := range map[string]string{"bolt": "store bolt", "redis": "store redis redis://" + fakeRedis(t).Addr()} {
 		t.Run(name, func(t *testing.T) {
 			u := newUpstream(t)
 			config, admin := adminSite(t, "", protect(u, "owner {http.request.header.X-User}\n"+store))
@@ -202,7 +200,7 @@ func TestAdminListsByFilterAndPage(t *testing.T) {
 // it is.
 func TestAdminWithSeveralStores(t *testing.T) {
 	u, dir := newUpstream(t), t.TempDir()
-	redis := miniredis.RunT(t)
+	redis := fakeRedis(t)
 	config, admin := adminSite(t, "", fmt.Sprintf("handle /die/a {\n%s\n}\nhandle /die/b {\n%s\n}\nhandle {\n%s\n}",
 		protect(u, "owner shared\nstore bolt "+dir+"/a.db"), protect(u, "owner shared\nstore bolt "+dir+"/b.db"),
 		protect(u, "owner shared\nstore redis redis://"+redis.Addr())))

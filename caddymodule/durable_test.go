@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-idempotency/caddy-idempotency/internal/redistest"
@@ -71,7 +70,7 @@ func TestRequireDurable(t *testing.T) {
 }
 
 func TestReady(t *testing.T) {
-	u, redis := newUpstream(t), miniredis.RunT(t)
+	u, redis := newUpstream(t), fakeRedis(t)
 	config, admin := adminSite(t, "idempotency {\nadmin_token secret\n}", protect(u, "owner shared\nstore redis redis://"+redis.Addr()))
 	load(t, config)
 	if a := ask(t, admin, "GET", "ready", ""); a.status != 200 || strings.TrimSpace(a.body) != `{"ready":true}` || a.header.Get("Cache-Control") != "no-store" {

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
@@ -21,7 +20,7 @@ func protect(u *upstream, options string) string {
 }
 
 func TestExecutesOnceAndReplays(t *testing.T) {
-	for name, store := range map[string]string{"bolt": "store bolt", "default": "", "redis": "store redis redis://" + miniredis.RunT(t).Addr()} {
+	for name, store := range map[string]string{"bolt": "store bolt", "default": "", "redis": "store redis redis://" + fakeRedis(t).Addr()} {
 		t.Run(name, func(t *testing.T) {
 			u := newUpstream(t)
 			load(t, site(t, protect(u, "owner shared\n"+store)))
@@ -204,7 +203,7 @@ func TestCAD08AbortingHandlerDoesNotEndTheProcess(t *testing.T) {
 }
 
 func TestCL14GarbageInTheStoreDispatchesNothing(t *testing.T) {
-	u, redis := newUpstream(t), miniredis.RunT(t)
+	u, redis := newUpstream(t), fakeRedis(t)
 	load(t, site(t, protect(u, "owner shared\ncache off\nstore redis redis://"+redis.Addr())))
 	for _, key := range []string{"g1", "g2"} {
 		post(t, "/pay", key)

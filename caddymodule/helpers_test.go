@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -332,4 +333,21 @@ func serveProvisioned(t *testing.T, config []byte) func(key string) answer {
 		server.ServeHTTP(w, r)
 		return answer{w.Code, w.Header(), w.Body.String()}
 	}
+}
+
+// fakeRedis is a Redis in this process. It ends after its last client: what it still
+// works at meanwhile would race with its end.
+func fakeRedis(t *testing.T) *miniredis.Miniredis {
+	t.Helper()
+	m := miniredis.NewMiniRedis()
+	if err := m.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for began := time.Now(); m.Server() != nil && m.CurrentConnectionCount() > 0 && time.Since(began) < patience; {
+			time.Sleep(time.Millisecond)
+		}
+		m.Close()
+	})
+	return m
 }

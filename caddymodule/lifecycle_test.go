@@ -20,7 +20,7 @@ import (
 // Requests that are running when the configuration is replaced go on, on the
 // store that they began with, and their repetitions find them.
 func TestCAD11ReloadWhileRequestsRun(t *testing.T) {
-	u, redis := newUpstream(t), miniredis.RunT(t)
+	u, redis := newUpstream(t), fakeRedis(t)
 	_, port, _ := net.SplitHostPort(redis.Addr())
 	dir := site(t, "%s") // one data directory for all configurations
 	config := func(n int) string {
@@ -76,7 +76,7 @@ func TestCAD11StoreOutlivesItsConfiguration(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "jobs.db")
 	base := site(t, "%s")
 	onBolt := fmt.Sprintf(base, protect(u, "owner shared\nstore bolt "+file))
-	onRedis := fmt.Sprintf(base, protect(u, "owner shared\nstore redis redis://"+miniredis.RunT(t).Addr()))
+	onRedis := fmt.Sprintf(base, protect(u, "owner shared\nstore redis redis://"+fakeRedis(t).Addr()))
 	load(t, onBolt)
 	ctx, cancel := context.WithCancel(context.Background())
 	left := make(chan error)
@@ -164,7 +164,7 @@ func TestMOD01MetricsOutliveReloads(t *testing.T) {
 }
 
 func TestMOD03ReloadsLeaveNothingBehind(t *testing.T) {
-	u, redis := newUpstream(t), miniredis.RunT(t)
+	u, redis := newUpstream(t), fakeRedis(t)
 	config := site(t, protect(u, "owner shared\nwait %ds\nstore redis redis://"+redis.Addr()))
 	gateways := func() int {
 		stacks := make([]byte, 8<<20)
@@ -184,7 +184,7 @@ func TestMOD03ReloadsLeaveNothingBehind(t *testing.T) {
 
 // A configuration that fails, whenever it does, leaves the one before as it was.
 func TestMOD04FailedConfigurationLeavesNothingBehind(t *testing.T) {
-	u, redis, other := newUpstream(t), miniredis.RunT(t), miniredis.RunT(t)
+	u, redis, other := newUpstream(t), fakeRedis(t), miniredis.RunT(t)
 	file := filepath.Join(t.TempDir(), "held.db")
 	held, err := boltstore.Open(file, boltstore.Options{})
 	if err != nil {
@@ -220,7 +220,7 @@ func TestMOD04FailedConfigurationLeavesNothingBehind(t *testing.T) {
 
 // The policy is each handler's own, also where the store is one.
 func TestMOD11SettingsAreEachHandlersOwn(t *testing.T) {
-	u, redis := newUpstream(t), miniredis.RunT(t)
+	u, redis := newUpstream(t), fakeRedis(t)
 	load(t, site(t, "handle /a {\n"+protect(u, "owner shared\nretention 1h\nstore redis redis://"+redis.Addr())+
 		"\n}\nhandle /b {\n"+protect(u, "owner shared\nretention 2d\nspace b\nkey X-Key\nstore redis redis://"+redis.Addr())+"\n}"))
 	if n := openStores(); n != 1 {

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/redis/go-redis/v9"
@@ -181,7 +180,7 @@ var occurrences = []struct {
 	{
 		logged.Want{Line: "the state of a job could not be read", Fields: []string{"error"}},
 		func(t *testing.T, u *upstream) {
-			server := miniredis.RunT(t)
+			server := fakeRedis(t)
 			load(t, site(t, "handle_path /jobs/* {\nidempotency_status {\nowner shared\nstore redis redis://"+server.Addr()+"\n}\n}\nhandle {\n"+
 				protect(u, "owner shared\nstore redis redis://"+server.Addr())+"\n}"))
 			id := post(t, "/pay", "very-secret").header.Get("Idempotency-Job")

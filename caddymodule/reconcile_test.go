@@ -14,8 +14,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/alicebob/miniredis/v2"
-
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
 
@@ -110,7 +108,7 @@ func leaveUnknown(t *testing.T, key string, header ...string) string {
 }
 
 func TestReconcilerCompletesWhatALookupConfirms(t *testing.T) {
-	for name, store := range map[string]string{"bolt": "", "redis": "store redis redis://" + miniredis.RunT(t).Addr()} {
+	for name, store := range map[string]string{"bolt": "", "redis": "store redis redis://" + fakeRedis(t).Addr()} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("LOOKUP_TOKEN", "secret")
 			b := newBank(t, 200)

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/alicebob/miniredis/v2"
 )
 
 // statusSite protects an upstream, and tells callers of their jobs.
@@ -129,7 +127,7 @@ func TestStatusIsTheOwnersOnly(t *testing.T) {
 }
 
 func TestStatusWithoutItsStore(t *testing.T) {
-	redis := miniredis.RunT(t)
+	redis := fakeRedis(t)
 	load(t, site(t, "idempotency_status /jobs/* {\nowner shared\nstore redis redis://"+redis.Addr()+"\n}"))
 	redis.SetError("ERR down")
 	if a := get(t, "GET", "/jobs/"+strings.Repeat("0", 64)+".00000000", ""); a.status != 503 || a.code() != "store-unavailable" || a.header.Get("Retry-After") == "" {

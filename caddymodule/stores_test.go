@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-idempotency/caddy-idempotency/internal/testport"
@@ -14,7 +13,7 @@ import (
 
 // A secret stays where the configuration says that it is.
 func TestMOD07PlaceholdersAreResolvedWhenTheConfigurationIsLoaded(t *testing.T) {
-	u, redis := newUpstream(t), miniredis.RunT(t)
+	u, redis := newUpstream(t), fakeRedis(t)
 	redis.RequireAuth("s3cret")
 	config := site(t, protect(u, "owner shared\nstore redis redis://:{env.REDIS_PASSWORD}@"+redis.Addr()))
 
@@ -94,7 +93,7 @@ func TestValidateOpensNothing(t *testing.T) {
 
 // Redis may come up later than Caddy.
 func TestRedisDownIsToldToEachRequest(t *testing.T) {
-	u, redis := newUpstream(t), miniredis.RunT(t)
+	u, redis := newUpstream(t), fakeRedis(t)
 	config := site(t, protect(u, "owner shared\nstore redis redis://"+redis.Addr()))
 	redis.Close()
 	load(t, config)
