@@ -302,8 +302,16 @@ func (s *Store) noFile() error {
 // close writes down which pages are free, so that the next open needn't look
 // for them, and releases the file.
 func (f *file) close() error {
+	listed := f.list()
+	return errors.Join(listed, f.release())
+}
+
+// list writes down which pages are free. A reader that has come by the file before it
+// was to be closed may see that, and must not wait for it: releasing the file waits
+// for readers.
+func (f *file) list() error {
 	f.db.NoFreelistSync = false
-	listed := guard(func() error {
+	err := guard(func() error {
 		tx, err := f.db.Begin(true)
 		if err != nil {
 			return err
@@ -312,9 +320,16 @@ func (f *file) close() error {
 		if err := tx.Bucket(aboutBucket).Put(cleanKey, []byte{1}); err != nil {
 			return err
 		}
-		return tx.Commit()
+		id := int64(tx.ID())
+		if err := tx.Commit(); err != nil {
+			return err
+		}
+		f.durable.Store(id)
+		return nil
 	})
-	return errors.Join(listed, f.release())
+	f.failed.Store(err != nil)
+	f.settle()
+	return err
 }
 
 // rollback undoes a transaction unless it has been committed.

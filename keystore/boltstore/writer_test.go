@@ -250,3 +250,33 @@ func TestReaderAfterAFailedCommitDoesNotWait(t *testing.T) {
 	f.failed.Store(false)
 	wantRecord(t, s, j.Name, j)
 }
+
+// So does one that has come by the file just before it was to be closed, and sees
+// what closing has written.
+func TestReaderOfAFileThatIsBeingClosedDoesNotWait(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, Options{})
+	j := claimed("k", s.Now())
+	mustCreate(t, s, j)
+	if err := s.file.Load().list(); err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ctx := waitingContext{Context: ended, waits: make(chan struct{}, 1)}
+	answer := make(chan error, 1)
+	go func() {
+		got, err := s.Get(ctx, j.Name)
+		answer <- errors.Join(err, sameJob(got, j))
+	}()
+	select {
+	case <-ctx.waits:
+		t.Error("it waits")
+		cancel()
+		_ = <-answer
+	case err := <-answer:
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
