@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -121,6 +122,34 @@ func TestFailedReopen(t *testing.T) {
 	<-hint
 	wantRecord(t, s, j.Name, j)
 	wantRecord(t, s, before.Name, before)
+}
+
+// Whoever writes is told that there is no room, so that an answer can be kept without
+// its body.
+func TestNoRoom(t *testing.T) {
+	t.Parallel()
+	for _, why := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG} {
+		var once atomic.Bool // the next commit fails
+		s := newStore(t, Options{reopenEvery: time.Nanosecond, commit: func(tx *bbolt.Tx) error {
+			if once.Swap(false) {
+				return &os.PathError{Op: "write", Path: "jobs.db", Err: why}
+			}
+			return tx.Commit()
+		}})
+		j := claimed("k", s.Now())
+		mustCreate(t, s, j)
+		next := completed(j, s.Now(), []byte("done"))
+		once.Store(true)
+		if _, _, err := s.Swap(t.Context(), j.WriteID, next); !errors.Is(err, keystore.ErrFull) || !errors.Is(err, keystore.ErrUnavailable) || errors.Is(err, keystore.ErrNotApplied) {
+			t.Errorf("%v: got %v, want it full and ambiguous", why, err)
+		}
+		once.Store(true)
+		if r := s.SwapMany(t.Context(), []keystore.Swap{{Expected: j.WriteID, Job: next}}); !errors.Is(r[0].Err, keystore.ErrFull) {
+			t.Errorf("%v: many: got %v", why, r[0].Err)
+		}
+		wantRecord(t, s, j.Name, j)
+		mustSwap(t, s, j, next)
+	}
 }
 
 // Trying to open the file again is bounded in number, not done by every caller.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"syscall"
 	"time"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
@@ -195,6 +196,9 @@ func (s *Store) transact(fn func(*batch) error) ([]keystore.Name, error) {
 		}
 		return b.changed, nil
 	}
+	if isFull(err) {
+		err = fmt.Errorf("%w: %w", keystore.ErrFull, err)
+	}
 	err = fmt.Errorf("%w: write %s: %w", keystore.ErrUnavailable, s.path, err)
 	if committing || errors.Is(err, errPanic) {
 		s.log.Error("a write has failed; opening the store file again", "file", s.path, "error", err)
@@ -229,4 +233,9 @@ func (s *Store) reopen() *file {
 	s.writer.due = f.due
 	s.file.Store(f)
 	return f
+}
+
+// isFull reports whether a write has failed for want of room.
+func isFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
 }
