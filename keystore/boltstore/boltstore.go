@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,6 +43,8 @@ type Options struct {
 
 	// commit takes the place of a transaction's own commit, for tests.
 	commit func(*bbolt.Tx) error
+	// secure takes the place of [rewrite], for tests.
+	secure func(f metaPages, at int64, size int) error
 	// reopenEvery is how often a file is opened again after that has failed.
 	reopenEvery time.Duration
 	// idleEvery is how often the writer looks for expired records by itself.
@@ -51,6 +54,7 @@ type Options struct {
 // Store keeps jobs in one file. Its methods can be called concurrently.
 type Store struct {
 	path string
+	info os.FileInfo // which file it is
 	opts Options
 	log  *slog.Logger
 	now  func() keystore.Time
@@ -103,6 +107,9 @@ func open(path string, opts Options) (*Store, error) {
 	if s.opts.commit == nil {
 		s.opts.commit = (*bbolt.Tx).Commit
 	}
+	if s.opts.secure == nil {
+		s.opts.secure = rewrite
+	}
 	if s.opts.reopenEvery == 0 {
 		s.opts.reopenEvery = time.Second
 	}
@@ -113,12 +120,12 @@ func open(path string, opts Options) (*Store, error) {
 	if err := makeDirectory(path); err != nil {
 		return nil, err
 	}
-	f, err := openFile(path, true, s.opts.commit)
+	f, err := openFile(path, nil, s.opts)
 	if err != nil {
 		return nil, err
 	}
 	s.file.Store(f)
-	s.writer.due = f.due
+	s.writer.due, s.info = f.due, f.info
 	return s, nil
 }
 

@@ -197,11 +197,11 @@ func TestReopenNeverBeginsAnew(t *testing.T) {
 			return errors.Join(os.Remove(path), os.WriteFile(path, nil, 0o600))
 		},
 		"replaced": func(path string) error {
-			db, err := bbolt.Open(path+".new", 0o600, nil)
+			other, err := Open(path+".new", Options{})
 			if err != nil {
 				return err
 			}
-			return errors.Join(db.Close(), os.Rename(path+".new", path))
+			return errors.Join(other.Close(), os.Rename(path+".new", path))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -269,7 +269,7 @@ func TestIdleReopen(t *testing.T) {
 func TestReleaseOfWedgedFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "jobs.db")
-	f, err := openFile(path, true, (*bbolt.Tx).Commit)
+	f, err := openFile(path, nil, Options{commit: (*bbolt.Tx).Commit, secure: rewrite})
 	if err != nil {
 		t.Fatal(err)
 	}

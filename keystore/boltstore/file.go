@@ -25,6 +25,9 @@ var (
 	// another version. It is never repaired or overwritten, since that could
 	// free keys whose requests have been executed.
 	ErrForeign = errors.New("file is not a readable store")
+
+	errReplaced = errors.New("another file is in its place: put the former one back, " +
+		"or restart the server to go on with this one and the jobs that it remembers")
 )
 
 // formatVersion is the version of the layout of buckets.
@@ -40,6 +43,7 @@ var (
 type file struct {
 	db     *bbolt.DB
 	handle *os.File      // db's own
+	info   os.FileInfo   // which file it is
 	due    keystore.Time // the first expiry in it when it was opened; zero: none
 
 	// wedged: undoing a transaction met damage half-way, which has left the
@@ -95,13 +99,16 @@ func syncDirectory(dir string) error {
 	return nil
 }
 
-// openFile opens the file, with create also one that is missing or empty.
-// Without, a missing or empty one is an error: it had records before.
-func openFile(path string, create bool, commit func(*bbolt.Tx) error) (*file, error) {
+// openFile opens the file, also one that is missing or empty. Where it was open
+// before, it must still be that one, since it had records.
+func openFile(path string, was os.FileInfo, opts Options) (*file, error) {
+	create := was == nil
 	switch info, err := os.Stat(path); {
 	case create && errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return nil, openError(path, err)
+	case !create && !os.SameFile(was, info):
+		return nil, openError(path, errReplaced)
 	case create && info.Size() == 0:
 	default:
 		if err := inspect(path, create); err != nil {
@@ -115,7 +122,13 @@ func openFile(path string, create bool, commit func(*bbolt.Tx) error) (*file, er
 		if err != nil {
 			return err
 		}
-		return f.prepare(commit)
+		if f.info, err = f.handle.Stat(); err != nil {
+			return err
+		}
+		if err := f.secure(opts.secure); err != nil {
+			return err
+		}
+		return f.prepare(opts.commit)
 	})
 	if err != nil {
 		_ = f.release() // what it says adds nothing

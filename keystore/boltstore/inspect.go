@@ -2,7 +2,9 @@ package boltstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -22,6 +24,7 @@ type disk struct {
 	free int64         // in bytes
 	kind string        // the file system's name, of those that matter
 	sync time.Duration // how long it takes to have a little on the disk
+	gone bool          // the file is no longer where it was opened
 }
 
 // Inspect implements [keystore.Inspector].
@@ -34,6 +37,8 @@ func (s *Store) Inspect(ctx context.Context) (keystore.Inspection, error) {
 	if err != nil {
 		return keystore.Inspection{}, fmt.Errorf("inspect %s: %w", s.path, err)
 	}
+	now, err := os.Stat(s.path)
+	d.gone = errors.Is(err, fs.ErrNotExist) || (err == nil && !os.SameFile(s.info, now))
 	dir := filepath.Dir(s.path)
 	d.free, d.kind = fileSystemOf(dir)
 	d.sync = syncTime(dir)
@@ -101,6 +106,10 @@ func (d disk) judge() (found []keystore.Finding) {
 		found = append(found, keystore.Finding{Code: code, Severity: severity, Loses: loses, Found: what, Risk: risk, Remedy: remedy})
 	}
 	const again = ", and then a repetition is executed again"
+	if d.gone {
+		say("file-gone", keystore.Danger, true, "the file was deleted, moved or replaced while it is in use",
+			"every job is forgotten when the server is restarted"+again, "move the file back where it was; if it was deleted, expect that, and restart the server")
+	}
 	switch d.kind {
 	case "tmpfs", "ramfs":
 		say("volatile-disk", keystore.Danger, true, "the file lies in the machine's memory ("+d.kind+")",

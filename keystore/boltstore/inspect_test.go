@@ -21,15 +21,16 @@ func TestDiskFindings(t *testing.T) {
 		want []string
 		says string
 	}{
-		"a disk":           {disk{1 << 20, plenty, "", time.Millisecond}, []string{"note single"}, "if its disk is lost"},
-		"nothing known":    {disk{1 << 20, -1, "", -1}, []string{"note single"}, ""},
-		"memory":           {disk{1 << 20, plenty, "tmpfs", 0}, []string{"danger volatile-disk loses", "note single"}, "forgotten when the machine restarts"},
-		"a container":      {disk{1 << 20, plenty, "overlayfs", 0}, []string{"note single", "warning container-disk loses"}, "put the file on a volume"},
-		"another machine":  {disk{1 << 20, plenty, "nfs", 0}, []string{"note single", "warning network-disk loses"}, "two gateways"},
-		"nearly full":      {disk{1 << 20, 500 << 20, "", 0}, []string{"note single", "warning disk-space"}, "500.0 MiB are free"},
-		"full":             {disk{1 << 20, 1 << 20, "", 0}, []string{"danger disk-space", "note single"}, "make room"},
-		"slow":             {disk{1 << 20, plenty, "", time.Second}, []string{"note single", "note slow-disk"}, "1s"},
-		"slow and in need": {disk{1 << 20, 0, "nfs", time.Second}, []string{"danger disk-space", "note single", "note slow-disk", "warning network-disk loses"}, ""},
+		"a disk":           {disk{1 << 20, plenty, "", time.Millisecond, false}, []string{"note single"}, "if its disk is lost"},
+		"nothing known":    {disk{1 << 20, -1, "", -1, false}, []string{"note single"}, ""},
+		"memory":           {disk{1 << 20, plenty, "tmpfs", 0, false}, []string{"danger volatile-disk loses", "note single"}, "forgotten when the machine restarts"},
+		"a container":      {disk{1 << 20, plenty, "overlayfs", 0, false}, []string{"note single", "warning container-disk loses"}, "put the file on a volume"},
+		"another machine":  {disk{1 << 20, plenty, "nfs", 0, false}, []string{"note single", "warning network-disk loses"}, "two gateways"},
+		"nearly full":      {disk{1 << 20, 500 << 20, "", 0, false}, []string{"note single", "warning disk-space"}, "500.0 MiB are free"},
+		"full":             {disk{1 << 20, 1 << 20, "", 0, false}, []string{"danger disk-space", "note single"}, "make room"},
+		"a file elsewhere": {disk{1 << 20, plenty, "", 0, true}, []string{"danger file-gone loses", "note single"}, "move the file back"},
+		"slow":             {disk{1 << 20, plenty, "", time.Second, false}, []string{"note single", "note slow-disk"}, "1s"},
+		"slow and in need": {disk{1 << 20, 0, "nfs", time.Second, false}, []string{"danger disk-space", "note single", "note slow-disk", "warning network-disk loses"}, ""},
 	} {
 		var got []string
 		text := ""
@@ -73,5 +74,37 @@ func TestInspect(t *testing.T) {
 	}
 	if _, err := s.Inspect(context.Background()); !errors.Is(err, keystore.ErrClosed) {
 		t.Errorf("closed: %v", err)
+	}
+}
+
+// What is written to a file that nobody will find again is as good as lost.
+func TestInspectFindsThatTheFileIsGone(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, Options{})
+	aside := s.path + ".aside"
+	for _, step := range []struct {
+		what string
+		do   func() error
+		gone bool
+	}{
+		{"in its place", func() error { return nil }, false},
+		{"moved", func() error { return os.Rename(s.path, aside) }, true},
+		{"replaced", func() error { return os.WriteFile(s.path, nil, 0o600) }, true},
+		{"put back", func() error { return os.Rename(aside, s.path) }, false},
+		{"deleted", func() error { return os.Remove(s.path) }, true},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		found, err := s.Inspect(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		gone := slices.ContainsFunc(found.Findings, func(f keystore.Finding) bool {
+			return f.Code == "file-gone" && f.Loses && f.Severity == keystore.Danger
+		})
+		if gone != step.gone {
+			t.Errorf("%s: found %v", step.what, found.Findings)
+		}
 	}
 }

@@ -223,7 +223,7 @@ func (s *Store) reopen() *file {
 	if time.Since(s.writer.tried) < s.opts.reopenEvery {
 		return nil
 	}
-	f, err := openFile(s.path, false, s.opts.commit)
+	f, err := openFile(s.path, s.info, s.opts)
 	if err != nil {
 		s.writer.tried = time.Now()
 		s.log.Error("the store is unavailable: its file can't be opened again", "file", s.path, "error", err)
