@@ -19,6 +19,8 @@ var mutationsOfRecords = []mutation{
 		"",
 		"TestCodecReadsWhatTheLibraryReads",
 	},
+	{"record: a write id has one spelling", "record.go", "if !bytes.Equal(hex.AppendEncode(room[:0], id[:]), digits) {", "if bytes.Equal(hex.AppendEncode(room[:0], id[:]), nil) {", "TestCL14GarbageIsCorrupt"},
+	{"record: any number of header lines is read", "record.go", "		MaxArrayElements: math.MaxInt32,\n", "", "TestRecordKeepsManyHeaderLines"},
 	{"record: half a slot is refused", "record.go", "case j.CompletedBy.IsZero() != (j.Result == nil):", "case false:", "TestImpossibleRecordsAreRefused"},
 	{"record: an expiry that does not fit is refused", "record.go", "case j.Unresolved() != j.Expires.IsZero():", "case false:", "TestImpossibleRecordsAreRefused"},
 	{"record: a winner that is not listed is refused", "record.go", "if !completed && !j.CompletedBy.IsZero() {", "if !completed && false {", "TestImpossibleRecordsAreRefused"},

@@ -1,9 +1,11 @@
 package keystore
 
 import (
+	"bytes"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/fxamacker/cbor/v2"
 )
@@ -38,8 +40,10 @@ var (
 		DupMapKey:         cbor.DupMapKeyEnforcedAPF,
 		ExtraReturnErrors: cbor.ExtraDecErrorUnknownField,
 		IndefLength:       cbor.IndefLengthForbidden,
-		MaxArrayElements:  1 << 20,
-		MaxMapPairs:       1 << 20,
+		// However many lines an answer's header has, it is written. The library counts
+		// what is there before it makes room, so that a record's size is the limit.
+		MaxArrayElements: math.MaxInt32,
+		MaxMapPairs:      math.MaxInt32,
 		// Paths, media types and header values are whatever bytes the peer sent.
 		// The encoder takes them, so a decoder that refused them would make a
 		// claimed or completed job unreadable for ever.
@@ -86,8 +90,15 @@ func RecordWriteID(record []byte) (WriteID, error) {
 	if len(record) < recordHeaderLen || record[0] < oldestFormat || record[0] > FormatVersion {
 		return id, fmt.Errorf("%w: its header is not one of the formats %d to %d", ErrCorrupt, oldestFormat, FormatVersion)
 	}
-	if _, err := hex.Decode(id[:], record[WriteIDOffset:WaiterOffset]); err != nil {
+	digits := record[WriteIDOffset:WaiterOffset]
+	if _, err := hex.Decode(id[:], digits); err != nil {
 		return id, fmt.Errorf("%w: its write id: %w", ErrCorrupt, err)
+	}
+	// Stores compare the digits as they stand. In another spelling they would never be
+	// the ones expected, and whoever reads, decides and writes would do so for ever.
+	var room [WriteIDLen]byte
+	if !bytes.Equal(hex.AppendEncode(room[:0], id[:]), digits) {
+		return WriteID{}, fmt.Errorf("%w: its write id is not spelled as this code does it", ErrCorrupt)
 	}
 	return id, nil
 }

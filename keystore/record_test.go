@@ -161,6 +161,14 @@ func TestRecordKeepsForeignBytes(t *testing.T) {
 	checkRecord(t, reported(t, j, r))
 }
 
+// However many lines of a header an answer has: what was written must be readable.
+func TestRecordKeepsManyHeaderLines(t *testing.T) {
+	t.Parallel()
+	r := final(1, "done")
+	r.Response.Header = map[string][]string{"A": make([]string, 1<<20+1)}
+	checkRecord(t, reported(t, running(), r))
+}
+
 func TestRecordHeaderStandsWhereStoresCompareIt(t *testing.T) {
 	t.Parallel()
 	j := running()
@@ -210,6 +218,7 @@ func TestCL14GarbageIsCorrupt(t *testing.T) {
 		"only a header": header, "half a header": header[:10], "cut": good[:len(good)-1], "longer": append(bytes.Clone(good), 0),
 		"an older format": changed(0, FormatVersion-1), "a future format": changed(0, FormatVersion+1), "a format in ASCII": changed(0, '1'),
 		"a write id that is no number": changed(WriteIDOffset+3, 'x'),
+		"a write id in capitals":       append(append([]byte{FormatVersion}, bytes.Repeat([]byte{'A'}, WriteIDLen)...), good[WaiterOffset:]...),
 		"a zero write id":              append(append([]byte{FormatVersion}, bytes.Repeat([]byte{'0'}, WriteIDLen)...), good[WaiterOffset:]...),
 		"not a map":                    body([]int{1, 2}), "another map": body(map[string]int{"a": 1}), "an empty map": body(map[int]int{}),
 		"null": body(nil), "a field of the future": body(fields),

@@ -79,6 +79,12 @@ var garbled = map[string]func(s keystore.Store, j *keystore.Job) []byte{
 		raw[keystore.WriteIDOffset] = 'z'
 		return raw
 	},
+	// A store that compares the digits as they stand would never see it as the one expected.
+	"a write id in capitals": func(_ keystore.Store, j *keystore.Job) []byte {
+		raw := mustEncode(j)
+		raw[keystore.WriteIDOffset] = 'A'
+		return raw
+	},
 	"more than a record": func(_ keystore.Store, j *keystore.Job) []byte { return append(mustEncode(j), 0) },
 	"the record of another name": func(s keystore.Store, _ *keystore.Job) []byte {
 		return mustEncode(starting(s, "another name"))
