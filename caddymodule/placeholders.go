@@ -82,9 +82,10 @@ func (x *exchange) placeholder(name string) (any, bool) {
 // milliseconds has three digits after the point.
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// logAccess adds what became of the request to its line in the access log.
+// logAccess adds what became of the request to its line in the access log, if the
+// server has one.
 func (x *exchange) logAccess() {
-	if x.account.Verdict == proxy.VerdictBypassed {
+	if x.account.Verdict == proxy.VerdictBypassed || (x.h.server != nil && x.h.server.Logs == nil) {
 		return
 	}
 	if extra, ok := x.r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {

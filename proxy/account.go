@@ -3,6 +3,8 @@ package proxy
 import (
 	"time"
 
+	oteltrace "go.opentelemetry.io/otel/trace"
+
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
 
@@ -46,7 +48,9 @@ func (c *call) close() {
 	if c.account.Verdict == "" {
 		c.account.Verdict = VerdictAborted
 	}
-	c.account.describe(c.r.Context())
+	if c.traced {
+		c.account.describe(oteltrace.SpanFromContext(c.r.Context()))
+	}
 	c.g.observer.Request(c.account.Verdict)
 }
 

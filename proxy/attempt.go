@@ -35,7 +35,8 @@ type attempt struct {
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	span   oteltrace.Span  // of the handlers, if somebody traces the request
+	traced bool            // whether somebody traces the request
+	span   oteltrace.Span  // of the handlers, if so
 	asked  context.Context // of the request, which does not end with it
 
 	deadline    time.Time
@@ -127,6 +128,7 @@ func (endedError) Temporary() bool { return false }
 type dispatch struct {
 	claimed
 	request  *http.Request
+	traced   bool      // whether somebody traces it
 	keySent  string    // the key, in the spelling in which it is sent
 	deadline time.Time // when the client is no longer kept waiting
 	body     *requestBody
@@ -158,7 +160,9 @@ func (rt *Route) dispatch(d dispatch) *attempt {
 	}
 	a.asked = context.WithoutCancel(d.request.Context())
 	a.ctx, a.cancel = context.WithCancelCause(a.asked)
-	a.ctx, a.span = beginSpan(a.ctx, SpanAttempt)
+	if a.traced = d.traced; a.traced {
+		a.ctx, a.span = beginSpan(a.ctx, SpanAttempt)
+	}
 	if a.span != nil {
 		a.span.SetAttributes(attribute.String(AttributeJob, d.job.ID), attribute.Int(AttributeAttempt, own.Number), attribute.String(AttributeProvider, own.Provider))
 	}
@@ -233,7 +237,9 @@ func (a *attempt) tooLate() bool {
 func (a *attempt) request(r *http.Request, job *keystore.Job, number int, keySent string) *http.Request {
 	req := r.Clone(a.trace.with(a.ctx))
 	removeOwnHeaders(req.Header)
-	handOn(a.ctx, req.Header)
+	if a.traced {
+		handOn(a.ctx, req.Header)
+	}
 	// The answer is stored for clients that may understand other encodings.
 	req.Header.Del("Accept-Encoding")
 	req.Header[a.route.KeyHeader] = []string{keySent}

@@ -48,7 +48,7 @@ func (a *attempt) conclude(seen observation) {
 	a.g.observer.Attempt(a.provider, word, time.Since(a.began))
 
 	a.endSpan(word)
-	_, span := beginSpan(a.asked, SpanCommit)
+	span := a.beginSpan(SpanCommit)
 	seen.recording = time.Now()
 	if v.outcome == keystore.OutcomeFailed && a.failOver(seen, v, report) {
 		endSpan(span, nil)

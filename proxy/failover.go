@@ -70,7 +70,7 @@ func (a *attempt) claimNext(report keystore.Report, n keystore.NewAttempt) (writ
 	defer a.mu.Unlock()
 	ctx, cancel := context.WithTimeout(a.g.ctx, answerTime)
 	defer cancel()
-	_, span := beginSpan(a.asked, SpanClaim)
+	span := a.beginSpan(SpanClaim)
 	defer func() { endSpan(span, err) }()
 	var before *keystore.Job
 	written, err = a.g.update(ctx, a.name, a.job, true, 1, func(present *keystore.Job) (*keystore.Job, bool) {

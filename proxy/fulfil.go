@@ -81,7 +81,7 @@ func (f *fulfilment) start(n claimed) {
 	f.job = n.job
 	f.running++
 	f.dispatch(dispatch{
-		claimed: n, request: f.r, keySent: f.keySent, deadline: f.began.Add(f.Timeout),
+		claimed: n, request: f.r, traced: f.traced, keySent: f.keySent, deadline: f.began.Add(f.Timeout),
 		body: f.body, provider: introduced{f.x.Provider(provider), f.w.Header()["Server"]},
 		tell: f.tell, hints: f.hints, follow: f.follow,
 	})

@@ -81,7 +81,7 @@ func (f *fulfilment) startSibling() bool {
 	var before *keystore.Job
 	ctx, cancel := context.WithTimeout(f.g.ctx, answerTime)
 	defer cancel()
-	_, span := beginSpan(f.r.Context(), SpanClaim)
+	span := f.beginSpan(SpanClaim)
 	written, err := f.g.update(ctx, f.job.Name, f.job, false, 1, func(present *keystore.Job) (*keystore.Job, bool) {
 		if present == nil || present.ID != f.job.ID {
 			claim = keystore.AbortedClaim{}

@@ -105,7 +105,7 @@ func (rt *Route) Serve(w http.ResponseWriter, r *http.Request, x Exchange) error
 	}
 	release := rt.gateway.retain()
 	defer release()
-	c := &call{Route: rt, g: rt.gateway, w: w, r: r, x: x, caller: caller}
+	c := &call{Route: rt, g: rt.gateway, w: w, r: r, x: x, caller: caller, traced: isTraced(r.Context())}
 	defer c.open().close()
 	switch {
 	case errors.Is(err, errNoKey):
@@ -133,6 +133,7 @@ type call struct {
 	x     Exchange
 	began time.Time
 
+	traced  bool // by whoever has put a span into the request's context
 	read    bool // the request's body was touched
 	caller  keystore.Caller
 	body    *requestBody
@@ -237,7 +238,7 @@ func (c *call) create(job *keystore.Job) error {
 	job.WriteID = keystore.NewWriteID()
 	sent := time.Now()
 	ctx, cancel := c.g.storeContext()
-	_, span := beginSpan(c.r.Context(), SpanClaim)
+	span := c.beginSpan(SpanClaim)
 	present, created, err := c.g.store.Create(ctx, job)
 	endSpan(span, err)
 	cancel()
@@ -323,7 +324,7 @@ func (c *call) judge(present *keystore.Job, sent time.Time) error {
 				return refuseStore(err).about(present, now)
 			}
 			sent = time.Now()
-			_, span := beginSpan(c.r.Context(), SpanClaim)
+			span := c.beginSpan(SpanClaim)
 			found, swapped, err := c.g.store.Swap(ctx, present.WriteID, next)
 			endSpan(span, err)
 			cancel()

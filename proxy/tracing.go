@@ -43,6 +43,28 @@ func beginSpan(ctx context.Context, name string, options ...oteltrace.SpanStartO
 	return parent.TracerProvider().Tracer(tracerName).Start(ctx, name, options...)
 }
 
+// isTraced reports whether somebody traces the request of this context. It is looked
+// for through all that a site's handlers have put into a context, and so only once.
+func isTraced(ctx context.Context) bool { return oteltrace.SpanFromContext(ctx).IsRecording() }
+
+// beginSpan begins a span within the request's own.
+func (c *call) beginSpan(name string) oteltrace.Span {
+	if !c.traced {
+		return nil
+	}
+	_, span := beginSpan(c.r.Context(), name)
+	return span
+}
+
+// beginSpan begins a span beside that of the attempt's handlers.
+func (a *attempt) beginSpan(name string) oteltrace.Span {
+	if !a.traced {
+		return nil
+	}
+	_, span := beginSpan(a.asked, name)
+	return span
+}
+
 // endSpan ends a span that beginSpan has begun, if any.
 func endSpan(span oteltrace.Span, err error) {
 	if span == nil {
@@ -57,11 +79,8 @@ func endSpan(span oteltrace.Span, err error) {
 var traceContext propagation.TraceContext
 
 // traceparent is the trace context of a request that somebody traces, as W3C writes
-// it; empty if nobody does.
+// it.
 func traceparent(ctx context.Context) string {
-	if !oteltrace.SpanFromContext(ctx).IsRecording() {
-		return ""
-	}
 	carrier := make(propagation.MapCarrier)
 	traceContext.Inject(ctx, carrier)
 	return carrier["traceparent"]
@@ -70,7 +89,7 @@ func traceparent(ctx context.Context) string {
 // handOn tells the upstream of the attempt's span, where it would be told of the
 // request's anyway.
 func handOn(ctx context.Context, header http.Header) {
-	if oteltrace.SpanFromContext(ctx).IsRecording() && header.Get("Traceparent") != "" {
+	if isTraced(ctx) && header.Get("Traceparent") != "" {
 		traceContext.Inject(ctx, propagation.HeaderCarrier(header))
 	}
 }
@@ -86,14 +105,15 @@ func (a *attempt) endSpan(outcome string) {
 // newAttempt is that of the route, in the trace of this request.
 func (c *call) newAttempt(token keystore.Token, provider string) keystore.NewAttempt {
 	n := c.Route.newAttempt(token, provider)
-	n.Trace = traceparent(c.r.Context())
+	if c.traced {
+		n.Trace = traceparent(c.r.Context())
+	}
 	return n
 }
 
 // traceReplay begins the span of a replay of the job's answer.
 func (c *call) traceReplay(j *keystore.Job) (end func()) {
-	ctx := c.r.Context()
-	if !oteltrace.SpanFromContext(ctx).IsRecording() {
+	if !c.traced {
 		return func() {}
 	}
 	var options []oteltrace.SpanStartOption
@@ -101,17 +121,13 @@ func (c *call) traceReplay(j *keystore.Job) (end func()) {
 	if sc := oteltrace.SpanContextFromContext(made); sc.IsValid() {
 		options = append(options, oteltrace.WithLinks(oteltrace.Link{SpanContext: sc}))
 	}
-	_, span := beginSpan(ctx, SpanReplay, options...)
+	_, span := beginSpan(c.r.Context(), SpanReplay, options...)
 	span.SetAttributes(attribute.String(AttributeJob, j.ID), attribute.Int(AttributeAttempt, decisiveAttempt(j).Number))
 	return func() { span.End() }
 }
 
-// describe gives the span of the request, if somebody traces it, what became of it.
-func (a *Account) describe(ctx context.Context) {
-	span := oteltrace.SpanFromContext(ctx)
-	if !span.IsRecording() {
-		return
-	}
+// describe gives the span of the request what became of it.
+func (a *Account) describe(span oteltrace.Span) {
 	span.SetAttributes(attribute.String(AttributeVerdict, a.Verdict))
 	if a.Job != "" {
 		span.SetAttributes(attribute.String(AttributeJob, a.Job), attribute.Int(AttributeAttempt, a.Attempt), attribute.String(AttributeProvider, a.Provider))

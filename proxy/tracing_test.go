@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -260,12 +261,14 @@ func TestNoTracesWhereNobodyTraces(t *testing.T) {
 
 // That nobody traces costs no memory.
 func TestNoTracesCostNothing(t *testing.T) {
-	ctx := t.Context()
+	c := &call{r: httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", http.NoBody)}
+	a := &attempt{asked: t.Context()}
 	allocations := testing.AllocsPerRun(100, func() {
-		spanCtx, span := beginSpan(ctx, SpanClaim)
-		endSpan(span, nil)
-		(&Account{Verdict: VerdictExecuted}).describe(spanCtx)
-		_ = traceparent(ctx)
+		c.traced = isTraced(c.r.Context())
+		a.traced = c.traced
+		endSpan(c.beginSpan(SpanClaim), nil)
+		endSpan(a.beginSpan(SpanCommit), nil)
+		c.traceReplay(nil)()
 	})
 	if allocations > 0 {
 		t.Errorf("%v allocations", allocations)

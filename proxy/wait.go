@@ -139,7 +139,7 @@ func (c *call) wait(present *keystore.Job) (*keystore.Job, error) {
 	}
 	defer leave()
 	began := time.Now()
-	_, span := beginSpan(c.r.Context(), SpanWait)
+	span := c.beginSpan(SpanWait)
 	defer func() {
 		endSpan(span, nil)
 		took := time.Since(began)
