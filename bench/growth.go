@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -211,26 +212,26 @@ func (l *lab) hold(ctx context.Context, name string, p *process, n int) error {
 	}
 	k := newKey(series.Add(1), 0)
 	errs := make(chan error, n)
-	for _, c := range clients {
+	own := 0
+	if protects(name) {
+		own = 1 // the attempt's request does not wait
+	}
+	// A few at a time, since all of them at once are more new connections to the
+	// upstream than its queue has room for.
+	const atOnce = 500
+	for i, c := range clients {
 		go func() {
-			own := k
-			a, err := c.do(&own)
+			k := k
+			a, err := c.do(&k)
 			if err == nil && (a.status != http.StatusOK || !a.ours) {
 				err = fmt.Errorf("status %d", a.status)
 			}
 			errs <- err
 		}()
-	}
-	want, waiting := n, 0
-	if protects(name) {
-		want = n - 1 // the other one is the attempt's own
-	}
-	for end := time.Now().Add(5 * time.Minute); waiting < want; time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(end) {
-			return fmt.Errorf("%d of %d wait", waiting, want)
-		}
-		if waiting, err = l.waitersOf(ctx, name); err != nil {
-			return err
+		if sent := i + 1; sent%atOnce == 0 || sent == n {
+			if err := l.await(ctx, name, sent-own, errs); err != nil {
+				return err
+			}
 		}
 	}
 	held, err := p.memory()
@@ -250,6 +251,24 @@ func (l *lab) hold(ctx context.Context, name string, p *process, n int) error {
 	c, err := l.ask(ctx, "counted")
 	fmt.Printf("| %s | %d | %.0f MiB | %s ms |\n", name, c.Executions, float64(held-before)/(1<<20), ms(took))
 	return err
+}
+
+// await returns when so many requests wait in a target, none of which has been answered.
+func (l *lab) await(ctx context.Context, name string, want int, answered <-chan error) error {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		waiting, err := l.waitersOf(ctx, name)
+		if err != nil || waiting >= want {
+			return err
+		}
+		select {
+		case err := <-answered:
+			return errors.Join(fmt.Errorf("one was answered while %d of %d waited", waiting, want), err)
+		default:
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%d of %d wait", waiting, want)
+		}
+	}
 }
 
 // waitersOf is how many requests wait in a target.
