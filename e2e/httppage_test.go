@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -47,6 +48,10 @@ func (a *till) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !first:
 	case kind == "busy":
 		w.Header().Set("Retry-After", "1")
+		http.Error(w, "busy", http.StatusServiceUnavailable)
+		return
+	case kind == "dated":
+		w.Header().Set("Retry-After", "Fri, 31 Dec 1999 23:59:59 GMT")
 		http.Error(w, "busy", http.StatusServiceUnavailable)
 		return
 	case kind == "slow":
@@ -112,7 +117,9 @@ func checkClient(t *testing.T, dir string, command []string) {
 	t.Helper()
 	api := newTill(t)
 	plain := site{handler: "reverse_proxy " + api.Listener.Addr().String()}.with("owner", "shared")
-	g := startGatewayWith(t, "", plain, plain.with("wait", "100ms"))
+	formed := plain
+	formed.handler += "\nhandle_errors {\nrespond \"sorry\"\n}"
+	g := startGatewayWith(t, "", plain, plain.with("wait", "100ms"), formed)
 	straight := newLine(t, g.addr(0))
 	pay := func(at, key, body string) ran {
 		cmd := exec.Command(command[0], append(command[1:], "http://"+at+"/pay", key, body)...)
@@ -133,8 +140,10 @@ func checkClient(t *testing.T, dir string, command []string) {
 	api.want(t, "well-1", 1)
 	want(pay(straight.addr(), "well-1", eleven), 1, "refused key-reused")
 
-	want(pay(straight.addr(), "busy-1", ten), 0, `done 201 {"payment":"busy-1-1"}`)
-	api.want(t, "busy-1", 2)
+	for _, key := range []string{"busy-1", "dated-1"} {
+		want(pay(straight.addr(), key, ten), 0, fmt.Sprintf(`done 201 {"payment":"%s-1"}`, key))
+		api.want(t, key, 2)
+	}
 
 	api.mu.Lock()
 	api.during = straight.cut
@@ -149,6 +158,16 @@ func checkClient(t *testing.T, dir string, command []string) {
 	}
 	want(lost, 75, "pending "+jobs[0])
 	api.want(t, "lost-1", 1)
+
+	// A site may give refusals another form.
+	lost = pay(g.addr(2), "lost-2", ten)
+	known := jobs[0]
+	jobs = slices.DeleteFunc(g.list(), func(id string) bool { return id == known })
+	if len(jobs) != 1 {
+		t.Fatalf("unknown jobs: %q", jobs)
+	}
+	want(lost, 75, "pending "+jobs[0])
+	api.want(t, "lost-2", 1)
 
 	// One that is already under way, on a route where nobody waits for long.
 	first := make(chan ran)
