@@ -51,7 +51,7 @@ func TestRecipesReadiness(t *testing.T) {
 	}
 	for site, paths := range map[int]map[string]int{
 		1: {"/ready": http.StatusOK, "/idempotency/jobs": http.StatusNotFound, "/config/": http.StatusNotFound},
-		2: {"/alive": http.StatusOK, "/idempotency/ready": http.StatusOK, "/idempotency/stats": http.StatusNotFound, "/config/": http.StatusNotFound},
+		2: {"/alive": http.StatusOK, "/metrics": http.StatusOK, "/idempotency/ready": http.StatusOK, "/idempotency/stats": http.StatusNotFound, "/config/": http.StatusNotFound},
 	} {
 		for path, want := range paths {
 			status, body, err := get(g.url(site) + path)

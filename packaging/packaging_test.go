@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -264,7 +265,8 @@ func TestKubernetes(t *testing.T) {
 		Metadata struct{ Name string }
 		Data     map[string]string
 		Spec     struct {
-			Ports []struct {
+			Selector map[string]any
+			Ports    []struct {
 				Target string `yaml:"targetPort"`
 			}
 			Template struct {
@@ -324,6 +326,9 @@ func TestKubernetes(t *testing.T) {
 		if !volumes[m.Name] {
 			t.Errorf("there is no volume %s", m.Name)
 		}
+	}
+	if disrupted := byKind["PodDisruptionBudget"].Spec.Selector; !reflect.DeepEqual(disrupted, byKind["Deployment"].Spec.Selector) || len(disrupted) == 0 {
+		t.Errorf("the budget is of the pods %v", disrupted)
 	}
 	for _, p := range byKind["Service"].Spec.Ports {
 		if ports[p.Target] == 0 {
