@@ -264,17 +264,19 @@ func (c Config) Validate() error {
 		}
 	}
 	for _, m := range c.Methods {
-		if m == http.MethodConnect || !httpguts.ValidHeaderFieldName(m) {
+		if strings.EqualFold(m, http.MethodConnect) || !httpguts.ValidHeaderFieldName(m) {
 			return fmt.Errorf("methods %s: requests with it can't be repeated; remove it", m)
 		}
 	}
 	return nil
 }
 
-// protects reports whether requests with this method are protected.
+// protects reports whether requests with this method are protected. Those that are
+// named are so in every spelling: a browser's fetch sends "patch" as it stands in the
+// page, and many an API takes it for PATCH.
 func (c *Config) protects(method string) bool {
 	if len(c.Methods) > 0 {
-		return slices.Contains(c.Methods, method)
+		return slices.ContainsFunc(c.Methods, func(m string) bool { return strings.EqualFold(m, method) })
 	}
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodConnect:

@@ -163,6 +163,21 @@ func TestBypass(t *testing.T) {
 	})
 }
 
+// A method that is named is protected however it is spelled: a request with a key
+// must not pass because its client, or the configuration, has it in lower case.
+func TestNamedMethodsAreProtectedInEverySpelling(t *testing.T) {
+	bubble(t, Config{Methods: []string{"POST", "patch"}}, func(t *testing.T, f *fixture) {
+		for i, method := range []string{"POST", "post", "PATCH", "patch"} {
+			body := fmt.Sprint("execution ", i+1)
+			f.do(request{method: method, key: method}).wantBody(t, 200, body, false)
+			f.do(request{method: method, key: method}).wantBody(t, 200, body, true)
+		}
+		f.do(request{method: "PUT"}).wantBody(t, 200, "execution 5", false)
+		f.do(request{method: "PUT"}).wantBody(t, 200, "execution 6", false)
+		f.wantExecutions(6)
+	})
+}
+
 // Two or more identical 4xx and 5xx answers are told apart by the replay's marker.
 func TestOUT06ReplayedFailureIsMarked(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, f *fixture) {
