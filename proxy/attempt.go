@@ -168,7 +168,6 @@ func (rt *Route) dispatch(d dispatch) *attempt {
 	}
 	a.trace.tooLate = a.tooLate
 	a.trace.abandon = a.cancel
-	a.trace.bodyless = d.body.size == 0
 	a.capture.passOn = a.passOn
 	a.capture.inform = a.inform
 
@@ -250,6 +249,7 @@ func (a *attempt) request(r *http.Request, job *keystore.Job, number int, keySen
 	req.Header.Set(HeaderAttempt, attemptHeader(keystore.Caller{Number: number, Mark: a.token.Mark()}))
 	unlist(req.Header, HeaderJob, HeaderAttempt, a.route.KeyHeader, a.route.sendKey(a.provider))
 	req.Body = a.body.open()
+	a.trace.body, _ = req.Body.(*bodyReader)
 	req.ContentLength = a.body.size
 	req.TransferEncoding = nil
 	req.GetBody = nil
@@ -266,6 +266,7 @@ func (a *attempt) request(r *http.Request, job *keystore.Job, number int, keySen
 // unrecovered in this goroutine they would end the process.
 func (a *attempt) run(req *http.Request, provider Provider) (seen observation) {
 	returned := false
+	body := req.Body // a handler may put another one, or none, in its place
 	defer func() {
 		a.concluding.Store(true)
 		seen.trace = a.trace
@@ -280,7 +281,7 @@ func (a *attempt) run(req *http.Request, provider Provider) (seen observation) {
 		if seen.answer != nil {
 			seen.answer.Answered = a.g.store.Now()
 		}
-		req.Body.Close()
+		body.Close()
 	}()
 	seen.err = provider.ServeHTTP(a.capture, req)
 	if seen.err != nil {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
@@ -189,8 +190,14 @@ func (b *requestBody) release() {
 // send it again by itself.
 type bodyReader struct {
 	io.Reader
-	body *requestBody
-	once sync.Once
+	body  *requestBody
+	once  sync.Once
+	begun atomic.Bool // somebody has asked for it
+}
+
+func (r *bodyReader) Read(p []byte) (int, error) {
+	r.begun.Store(true)
+	return r.Reader.Read(p)
 }
 
 func (r *bodyReader) Close() error {

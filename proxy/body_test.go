@@ -132,3 +132,25 @@ func TestBodyIsReleasedBeforeTheEndIsRecorded(t *testing.T) {
 		})
 	}
 }
+
+// A plain handler may put another body, or none, in the place of the request's.
+func TestBodyThatAHandlerTakesAwayIsReleased(t *testing.T) {
+	for name, other := range map[string]io.ReadCloser{"none": nil, "another": http.NoBody} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, Config{Buffer: 5}, func(t *testing.T, f *fixture) {
+				var body *requestBody
+				f.serve = func(_ http.ResponseWriter, r *http.Request) error {
+					body = r.Body.(*bodyReader).body
+					r.Body = other
+					return nil
+				}
+				f.do(request{}).wantBody(t, 200, "", false)
+				body.mu.Lock()
+				defer body.mu.Unlock()
+				if body.users != 0 || body.file != nil {
+					t.Errorf("%d still use the body (file open: %t)", body.users, body.file != nil)
+				}
+			})
+		})
+	}
+}

@@ -30,9 +30,9 @@ type trace struct {
 	tooLate func() bool
 	// abandon ends the attempt's context.
 	abandon func(cause error)
-	// bodyless says that the attempt's request has no body. Only then does a
-	// transport send it again by itself.
-	bodyless bool
+	// body is what the attempt sends; nil: nothing. A transport sends only what has
+	// no body again by itself, and handlers below may leave it out.
+	body *bodyReader
 
 	mu       sync.Mutex
 	upstream string
@@ -177,7 +177,7 @@ func closeUnused(conn net.Conn) (closed bool) {
 // an answer. Without a connection that died, another one is another request: a
 // chain may make several.
 func (t *trace) sendsAgain() bool {
-	if !t.bodyless || t.headers.Load() <= t.firstByte.Load() {
+	if t.body != nil && t.body.begun.Load() || t.headers.Load() <= t.firstByte.Load() {
 		return false
 	}
 	t.mu.Lock()

@@ -80,6 +80,34 @@ func TestOUT12RewrittenHeaderIsNotSentAgain(t *testing.T) {
 	}
 }
 
+// A handler on the way may leave the body out, as reverse_proxy does where it makes a
+// GET of the request. What the transport is given has none then, whatever came.
+func TestOUT12RequestWhoseBodyIsLeftOutIsNotSentAgain(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{"GET", "POST"} {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			u := newWire(t, diesAfter)
+			f := newFixture(t, Config{})
+			f.through(u.url())
+			pass := f.serve
+			f.serve = func(w http.ResponseWriter, r *http.Request) error {
+				if r.Method != http.MethodPut {
+					r.Method, r.Body, r.ContentLength = method, nil, 0
+				}
+				return pass(w, r)
+			}
+			f.do(request{method: "PUT", key: "warm"}).wantBody(t, 200, "warm", false)
+			for range 2 {
+				f.do(request{}).want(t, 504, CodeOutcomeUnknown)
+			}
+			if n := u.executions.Load(); n != 2 {
+				t.Errorf("%d requests arrived, want the warm-up and one", n)
+			}
+		})
+	}
+}
+
 // fetch makes a request without a body, as a part of the attempt of r.
 func fetch(transport http.RoundTripper, r *http.Request, url string) (string, error) {
 	out, err := http.NewRequestWithContext(r.Context(), r.Method, url, nil)
