@@ -201,6 +201,13 @@ func (l *lanes) end() {
 
 // send makes one round trip.
 func (l *lanes) send(some []*order) {
+	if err := l.to.admit(); err != nil { // found down while they waited
+		for _, o := range some {
+			o.cmd.SetErr(err)
+			o.done <- struct{}{}
+		}
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), l.s.timeout)
 	defer cancel()
 	began := time.Now()

@@ -164,6 +164,26 @@ func TestCloseEmptiesTheLanes(t *testing.T) {
 	}
 }
 
+// Commands that wait for a lane when the server is found down are refused like those
+// that come after: one round trip after the other would find out the same.
+func TestWaitingForALaneToAServerThatIsDown(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := openAt(t, server.URL(), func(o *Options) { o.Timeout = time.Second })
+	eventually(t, "the clock is sampled", func() bool { _, known := s.ClockOffset(); return known })
+	server.Freeze() // no answer says otherwise
+	defer server.Thaw()
+	for range s.servers.one.trip {
+		s.servers.one.failed(time.Now(), "gone")
+	}
+	o := &order{cmd: redis.NewStringCmd(t.Context(), "get", "k"), done: make(chan struct{}, 1)}
+	s.servers.one.sharing.lanes.send([]*order{o})
+	<-o.done
+	if f := fateOf(fmt.Errorf("%w", cmp.Or(o.cmd.Err(), errors.New("success")))); f.again || !f.notApplied {
+		t.Errorf("got %v, want that nothing was sent", o.cmd.Err())
+	}
+}
+
 // What is large does not wait for a lane, nor does anything where that is told.
 func TestWhatGoesAlone(t *testing.T) {
 	t.Parallel()
