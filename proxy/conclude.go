@@ -127,7 +127,10 @@ func (a *attempt) report(ctx context.Context, report keystore.Report, tries int)
 			return settled, err
 		}
 	}
-	job, err := a.g.update(ctx, a.name, a.job, true, tries, func(present *keystore.Job) (*keystore.Job, bool) {
+	// A write that may be there is looked for: to write all again would leave another
+	// body behind each time.
+	known := !a.g.doubted.has(a.name)
+	job, err := a.g.update(ctx, a.name, a.job, known, tries, func(present *keystore.Job) (*keystore.Job, bool) {
 		if present != nil && present.Attempt(a.token) != nil {
 			settled = present.Report(report)
 		} else {

@@ -86,6 +86,26 @@ func TestRED01CommitConfirmedInTime(t *testing.T) {
 	})
 }
 
+// A commit that may be there is looked for before anything is written again: as long
+// as a replica is away every write is in doubt, and each would leave a body of its own
+// behind.
+func TestCommitInDoubtIsWrittenOnce(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, f *fixture) {
+		f.mem.fail(nil, alwaysFor("swap", errShort))
+		f.do(request{}).wantBody(t, 200, "execution 1", false)
+		time.Sleep(time.Minute)
+		writes, looks := f.mem.calls("swap"), f.mem.calls("get")
+		if writes < 10 || writes > looks+1 {
+			t.Errorf("%d writes after %d looks", writes, looks)
+		}
+		f.mem.fail(nil, nil)
+		time.Sleep(10 * time.Second)
+		if f.gateway.doubted.has(f.mem.job().Name) {
+			t.Error("the commit was never confirmed")
+		}
+	})
+}
+
 func TestDoubtsAreBounded(t *testing.T) {
 	t.Parallel()
 	var d doubts
