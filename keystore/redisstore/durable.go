@@ -180,7 +180,11 @@ func asksFsyncs(ctx context.Context, n *node) (why string, err error) {
 // changes nothing. A record that is another one by then is confirmed instead.
 func (s *Store) confirm(ctx context.Context, n *node, key string, name keystore.Name, record []byte) error {
 	for range 10 {
-		reply, err := n.run(ctx, swapScript, key, keystore.WriteID{}.String(), record, 0, s.channel(), name.String())
+		args := []any{keystore.WriteID{}.String(), record, 0, s.channel(), name.String()}
+		reply, err := n.run(ctx, swapScript, key, args...)
+		if isFull(err) {
+			reply, err = n.runFull(ctx, err, swapScript, key, args...)
+		}
 		if err != nil {
 			return &ackError{"ask for acknowledgements: " + fateOf(err).text, err}
 		}

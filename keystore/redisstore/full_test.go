@@ -3,8 +3,10 @@ package redisstore
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -165,6 +167,14 @@ func TestRED09NothingIsHalfDone(t *testing.T) {
 			t.Errorf("stale: error %v, and the index is %s", err, now)
 		}
 	}
+	key := s.indexKey() + "full"
+	limit(t, admin, "1")
+	_, err := s.servers.one.run(ctx, indexScript, key, 1, "a", 2, "b")
+	scripts[indexScript]++
+	limit(t, admin, "0")
+	if n := admin.ZCard(ctx, key).Val(); (err == nil) != (n == 2) {
+		t.Errorf("index: error %v, and %d entries", err, n)
+	}
 	for script := range sources {
 		if scripts[script] == 0 {
 			t.Errorf("a script was not tried:\n%s", sources[script])
@@ -177,4 +187,41 @@ func must[T any](v T, err error) T {
 		panic(err)
 	}
 	return v
+}
+
+// TestRED07FullServerIsListed: unresolved jobs are found, entered and listed on a server
+// that is full, and those that are no longer so don't keep others from it.
+func TestRED07FullServerIsListed(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := openAt(t, server.URL())
+	stale, running, late := mustCreate(t, s, job(s, "stale")), mustCreate(t, s, job(s, "running")), mustCreate(t, s, job(s, "late"))
+	mustIndex(t, s, stale)
+	mustIndex(t, s, running)
+	mustSwap(t, s, stale.WriteID, completed(s, stale, nil))
+	limit(t, rawClient(t, server.URL()), "1")
+	if got := mustList(t, s); !slices.Equal(got, []string{"running"}) {
+		t.Errorf("listed: %v", got)
+	}
+	mustIndex(t, s, late)
+	if got := mustList(t, s); len(got) != 2 {
+		t.Errorf("listed: %v", got)
+	}
+}
+
+// TestRED07FullServerConfirms: a record that is there is confirmed to be durable by a
+// write that takes no memory.
+func TestRED07FullServerConfirms(t *testing.T) {
+	t.Parallel()
+	primary, _ := replicated(t)
+	s := openAt(t, primary.URL(), waiting(Durability{Replicas: 1, Timeout: 2 * time.Second}))
+	running, j := mustCreate(t, s, job(s, "running")), mustCreate(t, s, job(s, "k"))
+	done := mustSwap(t, s, j.WriteID, completed(s, j, []byte("paid")))
+	limit(t, rawClient(t, primary.URL()), "1")
+	mustSwap(t, s, keystore.WriteID{}, done) // before the first replay
+	mustCreate(t, s, running)                // an earlier send, met again
+	next := completed(s, running, []byte("paid"))
+	if _, swapped, err := s.Swap(contextOf(t), keystore.NewWriteID(), next); swapped || err != nil {
+		t.Errorf("swap of another record: got %t, %v", swapped, err)
+	}
 }

@@ -50,8 +50,12 @@ func (s *Store) Index(ctx context.Context, entries ...keystore.IndexEntry) error
 			args = append(args, float64(e.LeaseEnd), e.Name.String())
 		}
 		entries = entries[n:]
-		_, err := call(ctx, s, "index jobs", s.indexKey(), writes, func(ctx context.Context, n *node) (struct{}, error) {
-			return struct{}{}, n.do(ctx, redis.NewIntCmd(ctx, args...))
+		_, err := call(ctx, s, "index jobs", s.indexKey(), writes, func(ctx context.Context, n *node) (any, error) {
+			err := n.do(ctx, redis.NewIntCmd(ctx, args...))
+			if isFull(err) { // it would keep out the write that it has to come before
+				return n.runFull(ctx, err, indexScript, s.indexKey(), args[2:]...)
+			}
+			return nil, err
 		})
 		if err != nil {
 			return err
@@ -81,9 +85,8 @@ func (s *Store) List(ctx context.Context, after string, limit int) (page []*keys
 		if err != nil {
 			return nil, "", err
 		}
-		if err := s.sweep(ctx, what, stale); err != nil {
-			return nil, "", err
-		}
+		// What a server that takes no writes can tell is told all the same.
+		_ = s.sweep(ctx, what, stale)
 		page = append(page, jobs...)
 		from = entries[len(entries)-1]
 		if len(page) >= limit {

@@ -17,14 +17,17 @@ var (
 	flagLua string
 	//go:embed stale.lua
 	staleLua string
+	//go:embed index.lua
+	indexLua string
 
 	createScript = redis.NewScript(createLua)
 	swapScript   = redis.NewScript(swapLua)
 	flagScript   = redis.NewScript(flagLua)
 	staleScript  = redis.NewScript(staleLua)
+	indexScript  = redis.NewScript(indexLua)
 
 	sources = map[*redis.Script]string{
-		createScript: createLua, swapScript: swapLua, flagScript: flagLua, staleScript: staleLua,
+		createScript: createLua, swapScript: swapLua, flagScript: flagLua, staleScript: staleLua, indexScript: indexLua,
 	}
 )
 

@@ -285,7 +285,7 @@ func (s *Store) Swap(ctx context.Context, expected keystore.WriteID, job *keysto
 		defer release()
 		args := []any{expected.String(), record, ttl, s.channel(), job.Name.String()}
 		reply, err := n.run(ctx, swapScript, key, args...)
-		if isFull(err) && settlesLean(job) {
+		if isFull(err) && (settlesLean(job) || expected.IsZero()) { // swapped for itself it takes no memory
 			reply, err = n.runFull(ctx, err, swapScript, key, args...)
 		}
 		if err != nil {
