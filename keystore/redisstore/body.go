@@ -138,13 +138,13 @@ func (s *Store) putBody(ctx context.Context, name keystore.Name, token keystore.
 	return err
 }
 
-// letGo lets bodies expire soon that no record points to any more. If that fails,
-// they stay as long as they would have done.
-func (s *Store) letGo(ctx context.Context, name keystore.Name, refs []keystore.BodyRef) {
+// letGo lets bodies expire that no record points to any more. If that fails, they
+// stay as long as they would have done.
+func (s *Store) letGo(ctx context.Context, name keystore.Name, refs []keystore.BodyRef, in time.Duration) {
 	for _, ref := range refs {
 		key := s.bodyKey(name, ref.Token)
 		_, _ = call(ctx, s, "let a body go", key, writes, func(ctx context.Context, n *node) (struct{}, error) {
-			return struct{}{}, n.do(ctx, redis.NewBoolCmd(ctx, "pexpire", key, bodyMargin.Milliseconds()))
+			return struct{}{}, n.do(ctx, redis.NewBoolCmd(ctx, "pexpire", key, in.Milliseconds()))
 		})
 	}
 }

@@ -168,3 +168,23 @@ func TestBodyOutlivesRecord(t *testing.T) {
 		}
 	}
 }
+
+// TestForgottenBody: who has a job forgotten wants its answer gone as well, and not
+// when it would have expired.
+func TestForgottenBody(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, addr string) {
+		s, admin := openAt(t, "redis://"+addr), rawClient(t, "redis://"+addr)
+		j := mustCreate(t, s, job(s, "k"))
+		done := mustSwap(t, s, j.WriteID, completed(s, j, make([]byte, 50<<10)))
+		read := mustGet(t, s, j.Name)
+		if _, swapped, err := s.Swap(contextOf(t), j.WriteID, dropped(s, read)); swapped || err != nil {
+			t.Fatalf("dropped, although another record was expected: %t, %v", swapped, err)
+		}
+		if got := mustGet(t, s, j.Name); got.Result.NotKept {
+			t.Fatal("the body has gone, although the record has not")
+		}
+		mustSwap(t, s, done.WriteID, dropped(s, read))
+		eventually(t, "nothing is left", func() bool { return len(admin.Keys(contextOf(t), "*").Val()) == 0 })
+	})
+}

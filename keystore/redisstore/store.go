@@ -310,7 +310,10 @@ func (s *Store) Swap(ctx context.Context, expected keystore.WriteID, job *keysto
 		return nil, false, err
 	}
 	if reply.done {
-		s.letGo(ctx, job.Name, job.Unkept)
+		s.letGo(ctx, job.Name, job.Unkept, bodyMargin)
+		if ttl < 0 && job.Result != nil && job.Result.Apart != nil {
+			s.letGo(ctx, job.Name, []keystore.BodyRef{*job.Result.Apart}, 0) // with its record
+		}
 	}
 	return s.tell(ctx, what, job.Name, reply)
 }
