@@ -23,7 +23,8 @@ const slots = 16384
 
 // Cluster is a Redis Cluster. Create it with [StartCluster].
 type Cluster struct {
-	t testing.TB
+	t    testing.TB
+	with Setup
 	// Masters and Replicas are as they were at the start: the replica of Masters[0]
 	// is Replicas[0], and so on.
 	Masters, Replicas []*Server
@@ -39,17 +40,10 @@ func StartCluster(t testing.TB, masters int, args ...string) *Cluster {
 // StartClusterWith is [StartCluster] with all that can be said of the servers.
 func StartClusterWith(t testing.TB, masters int, with Setup) *Cluster {
 	t.Helper()
-	c := &Cluster{t: t}
+	c := &Cluster{t: t, with: with}
 	servers := make([]*Server, 2*masters)
 	for i := range servers {
-		servers[i] = start(t, server, with, func(s *Server) []string {
-			return append([]string{
-				"--cluster-enabled", "yes", "--cluster-port", testport.Take(t), "--cluster-announce-port", s.frontPort(), "--replica-announce-port", s.frontPort(),
-				"--cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10),
-				"--cluster-require-full-coverage", "no", // else one dead master stops them all
-				"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",
-			}, with.Args...)
-		})
+		servers[i] = c.start()
 	}
 	c.Masters, c.Replicas = servers[:masters], servers[masters:]
 	ids := make([]string, masters)
@@ -59,12 +53,9 @@ func StartClusterWith(t testing.TB, masters int, with Setup) *Cluster {
 		s.must("cluster", "addslotsrange", i*slots/masters, (i+1)*slots/masters-1)
 	}
 	for _, s := range servers[1:] {
-		_, port, _ := net.SplitHostPort(servers[0].Addr())
-		s.must("cluster", "meet", "127.0.0.1", port, servers[0].argument("--cluster-port"))
+		c.meet(s)
 	}
-	c.await("all know each other", func(s *Server) bool {
-		return s.field("cluster", "info", "cluster_known_nodes") == strconv.Itoa(len(servers))
-	})
+	c.awaitAcquaintance()
 	for i, s := range c.Replicas {
 		s.must("cluster", "replicate", ids[i])
 	}
@@ -77,6 +68,41 @@ func StartClusterWith(t testing.TB, masters int, with Setup) *Cluster {
 			strings.Count(nodes, "slave") == masters && !strings.Contains(nodes, "handshake")
 	})
 	return c
+}
+
+// start runs a server that is of no cluster yet.
+func (c *Cluster) start() *Server {
+	return start(c.t, server, c.with, func(s *Server) []string {
+		return append([]string{
+			"--cluster-enabled", "yes", "--cluster-port", testport.Take(c.t), "--cluster-announce-port", s.frontPort(), "--replica-announce-port", s.frontPort(),
+			"--cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10),
+			"--cluster-require-full-coverage", "no", // else one dead master stops them all
+			"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",
+		}, c.with.Args...)
+	})
+}
+
+func (c *Cluster) meet(s *Server) {
+	first := c.Masters[0]
+	_, port, _ := net.SplitHostPort(first.Addr())
+	s.must("cluster", "meet", "127.0.0.1", port, first.argument("--cluster-port"))
+}
+
+func (c *Cluster) awaitAcquaintance() {
+	c.await("all know each other", func(s *Server) bool {
+		return s.field("cluster", "info", "cluster_known_nodes") == strconv.Itoa(len(c.servers()))
+	})
+}
+
+// Join adds a master that has no slots yet, and no replica.
+func (c *Cluster) Join() *Server {
+	c.t.Helper()
+	s := c.start()
+	c.Masters = append(c.Masters, s)
+	c.meet(s)
+	c.awaitAcquaintance()
+	c.await("the new server takes writes", func(s *Server) bool { return s.field("cluster", "info", "cluster_state") == "ok" })
+	return s
 }
 
 func (c *Cluster) servers() []*Server { return slices.Concat(c.Masters, c.Replicas) }
@@ -145,6 +171,13 @@ func hasSlot(fields []string, slot int64) bool {
 // waits until all servers know.
 func (c *Cluster) Migrate(key string, to *Server) {
 	c.t.Helper()
+	c.Migrating(key, to)()
+}
+
+// Migrating is [Cluster.Migrate] up to where all keys have moved and the slot has not.
+// What it returns does the rest.
+func (c *Cluster) Migrating(key string, to *Server) (finish func()) {
+	c.t.Helper()
 	from := c.MasterOf(key)
 	slot := from.must("cluster", "keyslot", key).(int64)
 	fromID, toID := from.must("cluster", "myid").(string), to.must("cluster", "myid").(string)
@@ -159,17 +192,20 @@ func (c *Cluster) Migrate(key string, to *Server) {
 			from.must("migrate", "127.0.0.1", to.port, k, 0, 5000)
 		}
 	}
-	to.must("cluster", "setslot", slot, "node", toID)
-	from.must("cluster", "setslot", slot, "node", toID)
-	c.await("every server knows who has the slot", func(s *Server) bool {
-		nodes, _ := s.do("cluster", "nodes").(string)
-		for line := range strings.Lines(nodes) {
-			if fields := strings.Fields(line); hasSlot(fields, slot) {
-				return fields[0] == toID
+	return func() {
+		c.t.Helper()
+		to.must("cluster", "setslot", slot, "node", toID)
+		from.must("cluster", "setslot", slot, "node", toID)
+		c.await("every server knows who has the slot", func(s *Server) bool {
+			nodes, _ := s.do("cluster", "nodes").(string)
+			for line := range strings.Lines(nodes) {
+				if fields := strings.Fields(line); hasSlot(fields, slot) {
+					return fields[0] == toID
+				}
 			}
-		}
-		return false
-	})
+			return false
+		})
+	}
 }
 
 func (c *Cluster) await(what string, f func(*Server) bool) {

@@ -197,7 +197,10 @@ func (s *Store) note(ctx context.Context, n *node, began time.Time, err error) (
 	}
 	f = fateOf(err)
 	switch {
-	case f.retired, errors.Is(err, redis.ErrClosed) && !s.closing():
+	case f.retired:
+		f.again = true
+	case errors.Is(err, redis.ErrClosed) && !s.closing():
+		s.servers.forget(n)
 		f.again = true
 	case f.down:
 		n.failed(began, f.text)

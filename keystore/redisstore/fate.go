@@ -89,7 +89,7 @@ func fateOfReply(reply string, script bool) fate {
 	switch code {
 	case "MOVED", "ASK":
 		if to := strings.Fields(reply); len(to) == 3 {
-			f.to = hop{addr: to[2], asking: code == "ASK"}
+			f.to = hop{addr: addressOf(to[2]), asking: code == "ASK"}
 			f.again, f.notApplied = true, true
 			return f
 		}
@@ -121,6 +121,16 @@ func fateOfReply(reply string, script bool) fate {
 		f.notApplied = refusedBeforeRunning(code, reply)
 	}
 	return f
+}
+
+// addressOf returns the address that a redirection names, as clients write it: servers
+// write host:port for every host, also where that has colons in it.
+func addressOf(named string) string {
+	i := strings.LastIndexByte(named, ':')
+	if i < 0 || strings.HasPrefix(named, "[") {
+		return named
+	}
+	return net.JoinHostPort(named[:i], named[i+1:])
 }
 
 // refusedBeforeRunning reports whether this error can only have come instead of

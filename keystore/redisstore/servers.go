@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -63,9 +64,14 @@ func (n *node) do(ctx context.Context, cmd redis.Cmder) error {
 		return n.via.Process(ctx, cmd)
 	}
 	pipe := n.pipeline(ctx)
+	cmd.SetErr(errNoReply)
 	_ = pipe.Process(ctx, cmd)
-	_, err := pipe.Exec(ctx)
-	return cmp.Or(cmd.Err(), err)
+	// That the server does not let itself be asked is not what it says of the command,
+	// which may be its own by now.
+	if _, err := pipe.Exec(ctx); errors.Is(cmd.Err(), errNoReply) {
+		cmd.SetErr(cmp.Or(err, errNoReply))
+	}
+	return cmd.Err()
 }
 
 // pipeline returns a pipeline for commands about keys of this server, or about one
@@ -87,6 +93,10 @@ type servers struct {
 
 	mu    sync.Mutex
 	nodes map[string]*node // of a cluster, by address
+	// named are the clients for those that a redirection has named before the cluster's
+	// own client knew them, and name makes one; nil: not any more, or not yet.
+	named map[string]*node
+	name  func(addr string) *node
 }
 
 // connect makes the clients. It connects to nothing yet.
@@ -127,16 +137,29 @@ func (s *Store) connectCluster(opt *redis.UniversalOptions) redis.UniversalClien
 	cluster.MaxRedirects = -1
 	cluster.ClusterStateReloadInterval = clusterReload
 	sv := &s.servers
-	sv.nodes = make(map[string]*node)
-	cluster.NewClient = func(opt *redis.Options) *redis.Client {
+	sv.nodes, sv.named = make(map[string]*node), make(map[string]*node)
+	connect := func(opt *redis.Options) *redis.Client {
 		c := redis.NewClient(opt)
 		s.dialer.attach(c)
-		sv.mu.Lock()
-		defer sv.mu.Unlock()
-		sv.nodes[opt.Addr] = s.newNode(c)
 		return c
 	}
+	cluster.NewClient = func(opt *redis.Options) *redis.Client {
+		sv.mu.Lock()
+		defer sv.mu.Unlock()
+		sv.name = func(addr string) *node {
+			other := *opt
+			other.Addr, other.NodeAddress = addr, ""
+			return s.newNode(connect(&other))
+		}
+		return connect(opt)
+	}
 	sv.cluster = redis.NewClusterClient(cluster)
+	// Not before that is the new client as the cluster's wants it.
+	sv.cluster.OnNewNode(func(c *redis.Client) {
+		sv.mu.Lock()
+		defer sv.mu.Unlock()
+		sv.nodes[c.Options().Addr] = s.newNode(c)
+	})
 	sv.discovery = s.newBreaker(func(ctx context.Context) error {
 		if _, err := sv.cluster.MasterForKey(ctx, s.indexKey()); err != nil {
 			return &routeError{err}
@@ -170,7 +193,7 @@ func (sv *servers) find(ctx context.Context, t target, to hop) (*node, error) {
 		}
 		return nil, &routeError{errors.New("the server is no longer one of the cluster")}
 	}
-	if n := sv.at(to.addr); n != nil {
+	if n := sv.to(to); n != nil {
 		asked := *n
 		if asked.asking = to.asking; asked.asking {
 			asked.sharing = nil
@@ -194,6 +217,60 @@ func (sv *servers) at(addr string) *node {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
 	return sv.nodes[addr]
+}
+
+// to returns the server that another one has named, nil where only a look at how the
+// cluster is now will tell. One that is about to get its first slot is not seen there.
+func (sv *servers) to(h hop) *node {
+	sv.mu.Lock()
+	defer sv.mu.Unlock()
+	n := sv.nodes[h.addr]
+	if n == nil && h.addr != "" && sv.name != nil && sv.isThere(h.addr) {
+		if n = sv.named[h.addr]; n == nil {
+			n = sv.name(h.addr)
+			sv.named[h.addr] = n
+		}
+		sv.nodes[h.addr] = n
+	}
+	return n
+}
+
+// isThere reports whether an address means here what it means to the server that has
+// named it: its own machine is not ours, unless all are on one.
+func (sv *servers) isThere(addr string) bool {
+	if !isLoopback(addr) {
+		return true
+	}
+	for known := range sv.nodes {
+		if isLoopback(known) {
+			return true
+		}
+	}
+	return false
+}
+
+func isLoopback(addr string) bool {
+	host, _, _ := net.SplitHostPort(addr)
+	return host == "" || host == "localhost" || net.ParseIP(host).IsLoopback()
+}
+
+// forget forgets a server whose client was closed, as the cluster had no slot there.
+func (sv *servers) forget(n *node) {
+	sv.mu.Lock()
+	defer sv.mu.Unlock()
+	if known := sv.nodes[n.Options().Addr]; known != nil && known.Client == n.Client {
+		delete(sv.nodes, n.Options().Addr)
+	}
+}
+
+// close closes what the cluster's client knows nothing of.
+func (sv *servers) close() {
+	sv.mu.Lock()
+	defer sv.mu.Unlock()
+	sv.name = nil
+	for _, n := range sv.named {
+		_ = n.Client.Close()
+	}
 }
 
 func (sv *servers) nodeOf(c *redis.Client) (*node, error) {

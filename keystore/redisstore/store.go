@@ -107,6 +107,7 @@ func (s *Store) Close() error {
 	close(s.done)
 	s.mu.Unlock()
 	err := s.client.Close()
+	s.servers.close()
 	s.calls.Wait()
 	s.background.Wait()
 	s.watchers.wakeAll()
