@@ -50,6 +50,30 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// Commands wait for what they have started in a shell of their own: in the reader's,
+// wait would wait for the servers too that commands before have started, for ever.
+func TestCommandsWaitForTheirOwn(t *testing.T) {
+	t.Parallel()
+	seen := 0
+	for _, p := range pages.All(t, "..") {
+		for _, b := range p.Blocks() {
+			for line := range strings.Lines(b.Text) {
+				line = strings.TrimSpace(line)
+				if b.Language != "console" || !strings.HasPrefix(line, "$ ") || !strings.Contains(line, "; wait") {
+					continue
+				}
+				seen++
+				if !strings.HasPrefix(line, "$ (") || !strings.HasSuffix(line, "; wait)") {
+					t.Errorf("%s: %s: put it into parentheses", p.Path, line)
+				}
+			}
+		}
+	}
+	if seen < 2 {
+		t.Errorf("%d commands wait: the pages were not understood", seen)
+	}
+}
+
 // Every page can be reached from the README.
 func TestPagesAreLinked(t *testing.T) {
 	t.Parallel()
