@@ -162,7 +162,9 @@ func (f *file) options(create bool) *bbolt.Options {
 //
 // Where [file.close] has not written down which pages are free, the library
 // walks through all of them on opening, in a goroutine where a damaged page
-// ends the process. So that walk is done here first, where it is an error.
+// ends the process. So that walk is done here first, where it is an error. Where
+// they are written down, it is made sure that this can be read: the library would
+// panic, and leave the file locked.
 func inspect(path string, create bool) error {
 	f := new(file)
 	return guard(func() (err error) {
@@ -176,20 +178,18 @@ func inspect(path string, create bool) error {
 			if first, _ := tx.Cursor().First(); first == nil && create {
 				return nil // a crash came between the first two steps of creating it
 			}
-			if err := checkFormat(tx); err != nil || tx.Bucket(aboutBucket).Get(cleanKey) != nil {
+			if err := checkFormat(tx); err != nil {
 				return err
 			}
-			// The library has the pages read one by one, which takes ten times as
-			// long as reading them in a row.
-			if _, err := io.Copy(io.Discard, io.NewSectionReader(f.handle, 0, tx.Size())); err != nil {
-				return err
-			}
-			return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error {
-				cursor := b.Cursor()
-				for key, _ := cursor.First(); key != nil; key, _ = cursor.Next() {
+			clean := tx.Bucket(aboutBucket).Get(cleanKey) != nil
+			if !clean {
+				// The pages are read one by one then, which takes ten times as long as
+				// reading them in a row.
+				if _, err := io.Copy(io.Discard, io.NewSectionReader(f.handle, 0, tx.Size())); err != nil {
+					return err
 				}
-				return nil
-			})
+			}
+			return walkPages(f.handle, f.db.Info().PageSize, tx.ID(), clean)
 		})
 	})
 }
