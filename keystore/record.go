@@ -31,7 +31,8 @@ const (
 	WaiterNone   = '-'
 	WaiterSome   = 'w'
 
-	recordHeaderLen = WaiterOffset + 1
+	// RecordHeaderLen is how long that header is.
+	RecordHeaderLen = WaiterOffset + 1
 )
 
 var (
@@ -87,7 +88,7 @@ func (resp *Response) sizeHint() int {
 // RecordWriteID returns the write id of a record without decoding the rest.
 func RecordWriteID(record []byte) (WriteID, error) {
 	var id WriteID
-	if len(record) < recordHeaderLen || record[0] < oldestFormat || record[0] > FormatVersion {
+	if len(record) < RecordHeaderLen || record[0] < oldestFormat || record[0] > FormatVersion {
 		return id, fmt.Errorf("%w: its header is not one of the formats %d to %d", ErrCorrupt, oldestFormat, FormatVersion)
 	}
 	digits := record[WriteIDOffset:WaiterOffset]
@@ -109,7 +110,7 @@ func DecodeRecord(name Name, record []byte) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j, err := decodeJob(record[recordHeaderLen:])
+	j, err := decodeJob(record[RecordHeaderLen:])
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}

@@ -9,7 +9,8 @@ import (
 // batch is a transaction of the writer. Each operation in it sees what the
 // earlier ones have done.
 type batch struct {
-	jobs, expiry, unresolved, lease *bbolt.Bucket
+	records
+	about, expiry, unresolved, lease *bbolt.Bucket
 
 	now func() keystore.Time
 	due keystore.Time // the first expiry; zero: none
@@ -23,7 +24,8 @@ type batch struct {
 
 func newBatch(tx *bbolt.Tx, now func() keystore.Time, due keystore.Time) *batch {
 	return &batch{
-		jobs:       tx.Bucket(jobsBucket),
+		records:    recordsOf(tx),
+		about:      tx.Bucket(aboutBucket),
 		expiry:     tx.Bucket(expiryBucket),
 		unresolved: tx.Bucket(unresolvedBucket),
 		lease:      tx.Bucket(leaseBucket),
@@ -45,7 +47,10 @@ func (b *batch) create(name keystore.Name, id keystore.WriteID, v value) (presen
 	case presentID == id:
 		return nil, true, nil
 	}
-	return present.clone(), false, nil
+	if present, err = b.whole(present); err != nil {
+		return nil, false, notApplied(err)
+	}
+	return present, false, nil
 }
 
 // swap replaces the value under the name if its write id is the expected one,
@@ -63,11 +68,14 @@ func (b *batch) swap(name keystore.Name, expected, id keystore.WriteID, v value)
 	case presentID == id:
 		return nil, true, nil
 	}
-	return present.clone(), false, nil
+	if present, err = b.whole(present); err != nil {
+		return nil, false, notApplied(err)
+	}
+	return present, false, nil
 }
 
 func (b *batch) present(name keystore.Name) (v value, id keystore.WriteID, err error) {
-	v, err = lookUp(b.jobs, name, b.now())
+	v, err = b.lookUp(name, b.now())
 	if v != nil && err == nil {
 		id, err = keystore.RecordWriteID(v.record())
 	}
@@ -80,12 +88,16 @@ func (b *batch) present(name keystore.Name) (v value, id keystore.WriteID, err e
 // store puts the value under the name, or nothing if it has expired already,
 // in place of whatever is there.
 func (b *batch) store(name keystore.Name, v value) {
-	had := value(b.jobs.Get(name[:])).expires()
-	expires := v.expires()
+	old := value(b.jobs.Get(name[:]))
+	had, expires := old.expires(), v.expires()
+	b.removePieces(old)
 	if past(expires, b.now()) {
 		expires = 0
 		b.try(b.jobs.Delete(name[:]))
 	} else {
+		if len(v) > maxWhole {
+			v = b.split(v)
+		}
 		b.try(b.jobs.Put(name[:], v))
 	}
 	if had != expires {
@@ -125,6 +137,7 @@ func (b *batch) purge(limit int) error {
 		// A record that expires at another time, or never, has an entry of its
 		// own, or none.
 		if v := value(b.jobs.Get(name[:])); v != nil && v.expires() == at {
+			b.removePieces(v)
 			b.try(b.jobs.Delete(name[:]))
 		}
 		b.try(b.expiry.Delete(key))

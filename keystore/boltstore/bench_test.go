@@ -11,7 +11,7 @@ import (
 // BenchmarkDurableJob measures whole jobs: a claim and a commit, each on the
 // disk before the next step, by 64 clients.
 func BenchmarkDurableJob(b *testing.B) {
-	for _, size := range []int{1 << 10, 16 << 10, 128 << 10} {
+	for _, size := range []int{1 << 10, 16 << 10, 128 << 10, 1 << 20} {
 		b.Run(strconv.Itoa(size>>10)+"KiB", func(b *testing.B) { benchmarkJobs(b, size) })
 	}
 }

@@ -194,8 +194,10 @@ func (s *Store) tell(what string, name keystore.Name, present value, done bool, 
 func (s *Store) Get(ctx context.Context, name keystore.Name) (*keystore.Job, error) {
 	var v value
 	err := s.read(ctx, func(tx *bbolt.Tx) (err error) {
-		v, err = lookUp(tx.Bucket(jobsBucket), name, s.now())
-		v = v.clone()
+		r := recordsOf(tx)
+		if v, err = r.lookUp(name, s.now()); err == nil {
+			v, err = r.whole(v)
+		}
 		return err
 	})
 	if err != nil {

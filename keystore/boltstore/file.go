@@ -30,8 +30,12 @@ var (
 		"or restart the server to go on with this one and the jobs that it remembers")
 )
 
-// formatVersion is the version of the layout of buckets.
-const formatVersion = "1"
+// The versions of the layout of buckets. A file begins with the first, which older
+// versions of this code can read, and gets the second with its first record in pieces.
+const (
+	formatWhole  = "1"
+	formatPieces = "2"
+)
 
 // The keys of the bucket that says what the file is.
 var (
@@ -199,8 +203,8 @@ func checkFormat(tx *bbolt.Tx) error {
 	if about == nil {
 		return fmt.Errorf("%w: another application made it", ErrForeign)
 	}
-	if have := about.Get(formatKey); string(have) != formatVersion {
-		return fmt.Errorf("%w: it has format %q, this version reads format %q", ErrForeign, have, formatVersion)
+	if have := string(about.Get(formatKey)); have != formatWhole && have != formatPieces {
+		return fmt.Errorf("%w: it has format %q, this version reads formats %q and %q", ErrForeign, have, formatWhole, formatPieces)
 	}
 	return nil
 }
@@ -233,13 +237,17 @@ func (f *file) prepare(commit func(*bbolt.Tx) error) error {
 		return err
 	}
 	defer f.rollback(tx)
-	for _, name := range [][]byte{aboutBucket, jobsBucket, expiryBucket, unresolvedBucket, leaseBucket} {
+	for _, name := range [][]byte{aboutBucket, jobsBucket, expiryBucket, unresolvedBucket, leaseBucket, piecesBucket} {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 			return err
 		}
 	}
 	about := tx.Bucket(aboutBucket)
-	if err := errors.Join(about.Put(formatKey, []byte(formatVersion)), about.Delete(cleanKey)); err != nil {
+	format := formatWhole
+	if have := about.Get(formatKey); have != nil {
+		format = string(have)
+	}
+	if err := errors.Join(about.Put(formatKey, []byte(format)), about.Delete(cleanKey)); err != nil {
 		return err
 	}
 	if key, _ := tx.Bucket(expiryBucket).Cursor().First(); len(key) == entryLen {

@@ -131,7 +131,7 @@ func TestOpenForeign(t *testing.T) {
 		"damaged leaves":   damagedLeaves,
 		"cut short":        cut,
 		"other database":   foreignBolt(""),
-		"newer version":    foreignBolt("2"),
+		"newer version":    foreignBolt("3"),
 		"unversioned file": foreignBolt("\x00"),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -86,7 +86,7 @@ func (s *Store) List(ctx context.Context, cursor string, limit int) (page []*key
 func (s *Store) scan(ctx context.Context, after []byte, limit int) (found []*keystore.Job, stale []keystore.IndexEntry, last []byte, err error) {
 	now := s.now()
 	err = s.read(ctx, func(tx *bbolt.Tx) error {
-		jobs := tx.Bucket(jobsBucket)
+		records := recordsOf(tx)
 		cursor := tx.Bucket(unresolvedBucket).Cursor()
 		key, _ := cursor.Seek(after)
 		if len(after) > 0 && string(key) == string(after) {
@@ -100,7 +100,7 @@ func (s *Store) scan(ctx context.Context, after []byte, limit int) (found []*key
 			scanned++
 			last = append(last[:0], key...)
 			end, name := splitEntryKey(key)
-			job, err := decodeAt(jobs, name, now)
+			job, err := records.decodeAt(name, now)
 			switch {
 			case err != nil:
 				s.log.Error("an unresolved job can't be read", "file", s.path, "record", name, "error", err)
@@ -116,12 +116,15 @@ func (s *Store) scan(ctx context.Context, after []byte, limit int) (found []*key
 	return found, stale, last, err
 }
 
-func decodeAt(jobs *bbolt.Bucket, name keystore.Name, now keystore.Time) (*keystore.Job, error) {
-	v, err := lookUp(jobs, name, now)
+func (r records) decodeAt(name keystore.Name, now keystore.Time) (*keystore.Job, error) {
+	v, err := r.lookUp(name, now)
+	if err == nil {
+		v, err = r.whole(v)
+	}
 	if v == nil || err != nil {
 		return nil, err
 	}
-	return keystore.DecodeRecord(name, v.clone().record())
+	return keystore.DecodeRecord(name, v.record())
 }
 
 // drop removes entries from the index that are still not true when the writer
@@ -155,7 +158,7 @@ func (s *Store) drop(ctx context.Context, stale []keystore.IndexEntry) error {
 // leave removes the entry if the job is not unresolved and it was not entered
 // again with another lease end.
 func (b *batch) leave(e keystore.IndexEntry) {
-	job, err := decodeAt(b.jobs, e.Name, b.now())
+	job, err := b.decodeAt(e.Name, b.now())
 	if err != nil || (job != nil && job.Unresolved()) {
 		return
 	}

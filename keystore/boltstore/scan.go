@@ -26,8 +26,8 @@ func (s *Store) Scan(ctx context.Context, cursor string, limit int) (page []*key
 	}
 	now := s.now()
 	err = s.read(ctx, func(tx *bbolt.Tx) error {
-		jobs := tx.Bucket(jobsBucket)
-		cursor := jobs.Cursor()
+		records := recordsOf(tx)
+		cursor := records.jobs.Cursor()
 		key, v := cursor.Seek(after)
 		if len(after) > 0 && string(key) == string(after) {
 			key, v = cursor.Next()
@@ -35,7 +35,7 @@ func (s *Store) Scan(ctx context.Context, cursor string, limit int) (page []*key
 		var last []byte
 		bytes := 0
 		for scanned := 0; key != nil; key, v = cursor.Next() {
-			if len(page) == limit || scanned == maxScan || (len(page) > 0 && bytes+len(v) > maxScanBytes) {
+			if len(page) == limit || scanned == maxScan || (len(page) > 0 && bytes+value(v).size() > maxScanBytes) {
 				next = hex.EncodeToString(last)
 				return nil
 			}
@@ -47,13 +47,13 @@ func (s *Store) Scan(ctx context.Context, cursor string, limit int) (page []*key
 				continue
 			}
 			copy(name[:], key)
-			job, err := decodeAt(jobs, name, now)
+			job, err := records.decodeAt(name, now)
 			switch {
 			case err != nil:
 				s.log.Error("a job can't be read", "file", s.path, "record", name, "error", err)
 			case job != nil:
 				page = append(page, job)
-				bytes += len(v)
+				bytes += value(v).size()
 			}
 		}
 		return nil

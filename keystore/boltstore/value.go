@@ -1,12 +1,9 @@
 package boltstore
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
-
-	"go.etcd.io/bbolt"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
@@ -52,18 +49,15 @@ func (v value) expires() keystore.Time {
 	if len(v) < instantLen {
 		return 0
 	}
-	return instant(v[len(v)-instantLen:])
+	return instant(v[len(v)-instantLen:]) & math.MaxInt64
 }
-
-// clone returns a copy that outlives the transaction; nil of nil.
-func (v value) clone() value { return bytes.Clone(v) }
 
 func past(expires, now keystore.Time) bool { return expires != 0 && expires <= now }
 
 // lookUp returns the value under a name that is a record at this instant, or
 // nil. It can be used as long as the transaction.
-func lookUp(jobs *bbolt.Bucket, name keystore.Name, now keystore.Time) (value, error) {
-	v := value(jobs.Get(name[:]))
+func (r records) lookUp(name keystore.Name, now keystore.Time) (value, error) {
+	v := value(r.jobs.Get(name[:]))
 	if v != nil && len(v) < instantLen {
 		return nil, fmt.Errorf("%w: record %s has %d bytes", keystore.ErrCorrupt, name, len(v))
 	}

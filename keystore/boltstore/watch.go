@@ -32,7 +32,7 @@ func (s *Store) Watch(ctx context.Context, name keystore.Name, seen keystore.Wri
 // writeID returns that of the present record, zero for none.
 func (s *Store) writeID(ctx context.Context, name keystore.Name) (id keystore.WriteID, err error) {
 	err = s.read(ctx, func(tx *bbolt.Tx) error {
-		v, err := lookUp(tx.Bucket(jobsBucket), name, s.now())
+		v, err := recordsOf(tx).lookUp(name, s.now())
 		if v != nil && err == nil {
 			id, err = keystore.RecordWriteID(v.record())
 		}
