@@ -273,7 +273,9 @@ func TestReaderOfAFileThatIsBeingClosedDoesNotWait(t *testing.T) {
 	case <-ctx.waits:
 		t.Error("it waits")
 		cancel()
-		_ = <-answer
+		if err := <-answer; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 	case err := <-answer:
 		if err != nil {
 			t.Error(err)
