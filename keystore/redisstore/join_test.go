@@ -81,9 +81,11 @@ func TestAskingRefused(t *testing.T) {
 	s := openAt(t, redistest.Start(t).URL())
 	n := *s.servers.one
 	n.asking = true
-	j := job(s, "k")
-	_, err := s.create(contextOf(t), &n, s.recordKey(j.Name), must(keystore.EncodeRecord(j)), 0)
-	if got := mustGetAny(t, s, j.Name); got == nil || err != nil {
-		t.Errorf("it is there: %t; and the answer is %v", got != nil, err)
+	j := mustCreate(t, s, job(s, "k"))
+	next := renewed(j)
+	args := []any{j.WriteID.String(), must(keystore.EncodeRecord(next)), 0, s.channel(), ""}
+	reply, err := n.run(contextOf(t), swapScript, s.recordKey(j.Name), args...)
+	if got := mustGet(t, s, j.Name); got.WriteID != next.WriteID || reply != int64(1) || err != nil {
+		t.Errorf("it was done: %t; and the answer is %v, %v", got.WriteID == next.WriteID, reply, err)
 	}
 }
