@@ -311,6 +311,28 @@ func TestAdminRefusals(t *testing.T) {
 	}
 }
 
+// Two owners who differ in white space alone are two, also for whoever looks for a job
+// by its key.
+func TestAdminFindsTheOwnerByteByByte(t *testing.T) {
+	u := newUpstream(t)
+	config, admin := adminSite(t, "", protect(u, "owner {http.request.uri.query.u}"))
+	load(t, config)
+	jobs := make(map[string]string)
+	for owner, query := range map[string]string{"alice": "alice", "alice ": "alice%20", "\u00a0alice": "%C2%A0alice"} {
+		jobs[owner] = post(t, "/pay?u="+query, "k").header.Get("Idempotency-Job")
+	}
+	for owner, id := range jobs {
+		if got := ask(t, admin, "POST", "find", `{"owner":"`+owner+`","key":"k"}`); got.status != 200 || got.job(t).ID != id {
+			t.Errorf("%q: %d %s, want the job %s", owner, got.status, got.body, id)
+		}
+	}
+	for _, owner := range []string{" alice", "alice  ", " "} {
+		if got := ask(t, admin, "POST", "find", `{"owner":"`+owner+`","key":"k"}`); got.status != 404 && got.status != 400 {
+			t.Errorf("%q: %d %s", owner, got.status, got.body)
+		}
+	}
+}
+
 func TestAdminWhereNothingRuns(t *testing.T) {
 	config, admin := adminSite(t, "", "respond hello")
 	load(t, config)
