@@ -129,8 +129,7 @@ func (c *Console) Validate() error {
 		return fmt.Errorf("user %q: the same for everybody; %s", c.User, remedy)
 	}
 	for _, name := range placeholder.FindAllStringSubmatch(c.User, -1) {
-		if ofRequest, ok := strings.CutPrefix(name[1], "http.request."); ok &&
-			!strings.HasPrefix(ofRequest, "header.") && !strings.HasPrefix(ofRequest, "tls.client.") {
+		if ofAnybody.MatchString(name[1]) && !ofSomebody.MatchString(name[1]) {
 			return fmt.Errorf("user %q: known of requests that nobody has authenticated; %s", c.User, remedy)
 		}
 	}
@@ -138,6 +137,14 @@ func (c *Console) Validate() error {
 }
 
 var placeholder = regexp.MustCompile(`\{([^{}]+)\}`)
+
+// Of each request Caddy knows who has sent it from where, what it asks for and what
+// is answered. Its header and a certificate can say who has been authenticated, and so
+// can variables but those that Caddy sets by itself.
+var (
+	ofAnybody  = regexp.MustCompile(`^http\.(request|response|error|shutting_down|time_until_shutdown|vars\.(client_ip|trusted_proxy|start_time|uuid|root|trace_id|span_id)$)`)
+	ofSomebody = regexp.MustCompile(`^http\.request\.(header|tls\.client)\.`)
+)
 
 // consoleFiles are what the page consists of. It asks for nothing else.
 //

@@ -321,6 +321,10 @@ func TestWrongOptionsOfTheConsoleAreRefused(t *testing.T) {
 		"user {http.request.uri.query.u}": {"nobody has authenticated", ":3"},
 		"user {http.request.cookie.u}":    {"nobody has authenticated", ":3"},
 		"user {http.auth.user.id}-{host}": {"nobody has authenticated", ":3"},
+		"user {client_ip}":                {"nobody has authenticated", "basic_auth", ":3"},
+		"user {vars.uuid}":                {"nobody has authenticated", ":3"},
+		"user {http.response.header.X-A}": {"nobody has authenticated", ":3"},
+		"user {err.message}":              {"nobody has authenticated", ":3"},
 		"user a b":                        {"user a b: write", ":3"},
 		"user {http.auth.user.id}\nuser {http.auth.user.id}": {"given twice", ":4"},
 		"user {http.auth.user.id}\nunprotected":              {"unprotected: there is a user as well", ":4"},
@@ -334,6 +338,11 @@ func TestWrongOptionsOfTheConsoleAreRefused(t *testing.T) {
 			}
 		}
 	}
+	for _, user := range []string{"{http.auth.user.id}", "{http.auth.user.email}", "{header.Remote-User}", "{tls_client_subject}", "{vars.person}", "{http.vars.client_ip_owner}"} {
+		if _, err := adaptAsIs(":80 {\n\tidempotency_console {\nuser " + user + "\n\t}\n}\n"); err != nil {
+			t.Errorf("%s: %v", user, err)
+		}
+	}
 	if _, err := adaptAsIs(":80 {\n\tidempotency_console open\n}\n"); err == nil || !strings.Contains(err.Error(), "no arguments but a matcher") {
 		t.Errorf("got %v", err)
 	}
@@ -341,6 +350,7 @@ func TestWrongOptionsOfTheConsoleAreRefused(t *testing.T) {
 	for raw, want := range map[string]string{
 		`{"handler":"idempotency_console"}`:                                   "everybody could settle jobs",
 		`{"handler":"idempotency_console","user":"anna"}`:                     "the same for everybody",
+		`{"handler":"idempotency_console","user":"{http.vars.client_ip}"}`:    "nobody has authenticated",
 		`{"handler":"idempotency_console","user":"{x.y}","unprotected":true}`: "unprotected",
 	} {
 		err := validateJSON([]byte(`{"apps":{"http":{"servers":{"s":{"routes":[{"handle":[` + raw + `]}]}}}}}`))
