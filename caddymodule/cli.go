@@ -7,6 +7,9 @@ import (
 	"io"
 	"os"
 	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
@@ -135,11 +138,27 @@ func (c *call) say(format string, args ...any) error {
 	return err
 }
 
-// printJSON prints what the API has answered.
+// printJSON prints what the API has answered. What a terminal could take for more than
+// text is escaped, some of which JSON would let stand; it says the same.
 func (c *call) printJSON(answer any) error {
-	e := json.NewEncoder(c.OutOrStdout())
-	e.SetIndent("", "  ")
-	return e.Encode(answer)
+	text, err := json.MarshalIndent(answer, "", "  ")
+	if err != nil {
+		return err
+	}
+	out := make([]byte, 0, len(text)+1)
+	for _, r := range string(text) {
+		switch {
+		case r == '\n' || unicode.IsPrint(r):
+			out = utf8.AppendRune(out, r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+	}
+	_, err = c.OutOrStdout().Write(append(out, '\n'))
+	return err
 }
 
 // end says how a command has ended, and gives the process its exit code.

@@ -2,9 +2,13 @@ package caddymodule
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 )
 
 // What clients have sent does nothing to a terminal.
@@ -22,6 +26,27 @@ func TestTablesAreHarmless(t *testing.T) {
 	}
 	if strings.ContainsAny(out.String(), "\x1b\x07\r\u009b") {
 		t.Errorf("printed %q", out.String())
+	}
+}
+
+// Nor does it in JSON, which is the same text for whoever reads that.
+func TestJSONIsHarmless(t *testing.T) {
+	u := newUpstream(t)
+	config, admin := adminSite(t, "", protect(u, "owner shared"))
+	load(t, config)
+	const path = "/die/\u009b31m\x7f\u202e<\u00e9\u2192\U000e0041"
+	id := post(t, (&url.URL{Path: path}).String(), "k").header.Get("Idempotency-Job")
+	for code, args := range map[int][]string{0: {"show", id}, exitConflict: {"forget", id, "--yes"}} {
+		r := caddyCommand(t, nil, append([]string{"--address", admin, "--json"}, args...)...)
+		r.want(t, code, "é→")
+		if i := strings.IndexFunc(r.out+r.err, func(c rune) bool { return c != '\n' && !unicode.IsPrint(c) }); i >= 0 {
+			t.Errorf("%s: printed %q", args[0], r.out+r.err)
+		}
+		var j jobView
+		p := adminError{Job: &j}
+		if err := errors.Join(json.Unmarshal([]byte(r.out), &j), json.Unmarshal([]byte(r.out), &p)); err != nil || p.Job.Request.Path != path {
+			t.Errorf("%s: %v, the path is %q", args[0], err, p.Job.Request.Path)
+		}
 	}
 }
 
