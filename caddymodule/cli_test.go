@@ -279,6 +279,7 @@ func TestCLIExitCodes(t *testing.T) {
 		says string
 	}{
 		"token in the environment":     {right, []string{"--address", admin, "list"}, 0, id},
+		"token with a line's end":      {[]string{envToken + "=t0ken\r\n"}, []string{"--address", admin, "list"}, 0, id},
 		"token on the command line":    {nil, []string{"--address", admin, "--token", "t0ken", "list"}, 0, id},
 		"address in the configuration": {right, []string{"list", "--config", file, "--adapter", "caddyfile"}, 0, id},
 		"nobody there":                 {right, []string{"--address", nobody, "list"}, exitUnreachable, "is it running there?"},

@@ -49,7 +49,7 @@ func (c *call) client() (*adminClient, error) {
 	if err != nil || parsed.PortRangeSize() > 1 || parsed.IsFdNetwork() {
 		return nil, fmt.Errorf("%q is not an address of one admin endpoint; give it as --address host:port or --address unix//path", address)
 	}
-	client := &adminClient{address: address, token: c.secret("token", envToken)}
+	client := &adminClient{address: address, token: strings.TrimSpace(c.secret("token", envToken))}
 	target := parsed.JoinHostPort(0)
 	if parsed.IsUnixNetwork() {
 		client.base = "http://127.0.0.1" // a host is needed, and means nothing
