@@ -184,8 +184,8 @@ func (c *call) serve(key, sent string) error {
 		Name: name, ID: keystore.NewJobID(name), Space: c.Space, Owner: c.account.Owner, KeySent: sent,
 		Fingerprint: fingerprint,
 		Request: keystore.RequestInfo{
-			Method: c.x.Asked.Method, Host: c.x.Asked.Host, Path: c.x.Asked.URL.Path,
-			MediaType: mediaType(c.x.Asked.Header.Get("Content-Type")), Size: body.size, Label: c.label(),
+			Method: bounded(c.x.Asked.Method), Host: bounded(c.x.Asked.Host), Path: bounded(c.x.Asked.URL.Path),
+			MediaType: bounded(mediaType(c.x.Asked.Header.Get("Content-Type"))), Size: body.size, Label: c.label(),
 		},
 		Created: now, Retention: c.Retention,
 	}), c.newAttempt(c.claim.Token, c.providerFor(nil)))
@@ -201,6 +201,18 @@ func (c *call) closed() error {
 		return c.Admit()
 	}
 	return nil
+}
+
+// maxShown bounds each part of a request that operators are shown, in bytes. Clients
+// can make it as long as the server takes, and a list of jobs has many of them.
+const maxShown = 2 << 10
+
+// bounded is what operators are shown of a part of the request.
+func bounded(text string) string {
+	if len(text) <= maxShown {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxShown], "") + "…"
 }
 
 // label is what operators are shown of the request besides.

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
@@ -70,6 +71,30 @@ func TestFirstReplayConflict(t *testing.T) {
 		f.wantExecutions(1)
 		f.do(request{owner: "bob"}).wantBody(t, 200, "execution 2", false)
 		f.wantExecutions(2)
+	})
+}
+
+// However long the parts of a request are, what is kept of them for operators is not.
+// The request is told from others by all of it.
+func TestLongRequestsMakeNoLongRecords(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, f *fixture) {
+		const tail = 5_000
+		long := strings.Repeat("é", tail)
+		q := request{method: "P" + strings.Repeat("X", tail), url: "http://" + strings.Repeat("a", tail) + "/" + long, contentType: "a/" + strings.Repeat("b", tail)}
+		id := f.do(q).wantBody(t, 200, "execution 1", false).Header().Get(HeaderJob)
+		j, err := f.gateway.Job(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, kept := range []string{j.Request.Method, j.Request.Host, j.Request.Path, j.Request.MediaType} {
+			if len(kept) > maxShown+len("…") || len(kept) < maxShown || !strings.HasSuffix(kept, "…") || !utf8.ValidString(kept) {
+				t.Errorf("%d bytes are kept: %.20q…%q", len(kept), kept, kept[max(0, len(kept)-20):])
+			}
+		}
+		f.do(q).wantBody(t, 200, "execution 1", true)
+		q.url += "é"
+		f.do(q).want(t, 409, CodeKeyReused)
+		f.wantExecutions(1)
 	})
 }
 
