@@ -104,7 +104,8 @@ func (g *givenResponse) response() (*keystore.Response, error) {
 	case g.Body != "":
 		body = []byte(g.Body)
 	}
-	if len(body) > 0 && (g.Status == http.StatusNoContent || g.Status == http.StatusNotModified) {
+	bodiless := g.Status == http.StatusNoContent || g.Status == http.StatusNotModified
+	if len(body) > 0 && bodiless {
 		return nil, fmt.Errorf("status %d: such a response has no body", g.Status)
 	}
 	header := make(http.Header)
@@ -115,6 +116,9 @@ func (g *givenResponse) response() (*keystore.Response, error) {
 			}
 			header.Add(name, value)
 		}
+	}
+	if length := header.Get("Content-Length"); length != "" && length != "0" && len(body) == 0 && !bodiless {
+		return nil, fmt.Errorf("there is no body, and Content-Length says that it has %s bytes; take that header out if that is right", length)
 	}
 	return &keystore.Response{Status: g.Status, Header: header, Body: body}, nil
 }

@@ -49,9 +49,19 @@ func TestGivenResponses(t *testing.T) {
 		"a body with 204":   {Status: 204, Body: "a"},
 		"a header's name":   {Status: 200, Header: map[string][]string{"a b": {"c"}}},
 		"a header's value":  {Status: 200, Header: map[string][]string{"A": {"b\r\nC: d"}}},
+		"a body left out":   {Status: 200, Header: map[string][]string{"content-length": {"5"}}},
 	} {
 		if r, err := g.response(); err == nil {
 			t.Errorf("%s: taken as %+v", name, r)
+		}
+	}
+	for name, g := range map[string]givenResponse{
+		"a body":             {Status: 200, Header: map[string][]string{"Content-Length": {"5"}}, Body: "hello"},
+		"no body":            {Status: 200, Header: map[string][]string{"Content-Length": {"0"}}},
+		"none that could be": {Status: 304, Header: map[string][]string{"Content-Length": {"5"}}},
+	} {
+		if _, err := g.response(); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
