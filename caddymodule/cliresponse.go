@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -30,8 +31,8 @@ func (c *call) readResponseFile(path string) (*givenResponse, error) {
 // meant, even where the header says that it was sent in chunks.
 func readResponse(r io.Reader) (*givenResponse, error) {
 	in := bufio.NewReader(r)
-	lines := textproto.NewReader(in)
 	for {
+		lines := textproto.NewReader(in)
 		line, err := lines.ReadLine()
 		if err != nil {
 			return nil, fmt.Errorf("read the status line: %w", noEOF(err))
@@ -51,12 +52,23 @@ func readResponse(r io.Reader) (*givenResponse, error) {
 		if err != nil {
 			return nil, err
 		}
+		if length := header.Get("Content-Length"); length != strconv.Itoa(len(body)) && beginsWithStatusLine(body) {
+			in = bufio.NewReader(bytes.NewReader(body)) // of a proxy or a redirect, from which curl has gone on
+			continue
+		}
 		if length := header.Get("Content-Length"); length != "" && length != strconv.Itoa(len(body)) {
 			return nil, fmt.Errorf("the body has %d bytes, and not %s as its Content-Length says; take that header out if the body is right (an editor may have added a line break at its end)",
 				len(body), length)
 		}
 		return &givenResponse{Status: status, Header: http.Header(header), BodyBase64: body}, nil
 	}
+}
+
+// beginsWithStatusLine reports whether a body looks like another response.
+func beginsWithStatusLine(body []byte) bool {
+	line, _, _ := bytes.Cut(body, []byte("\n"))
+	_, err := parseStatusLine(strings.TrimSuffix(string(line), "\r"))
+	return err == nil
 }
 
 func parseStatusLine(line string) (int, error) {
