@@ -68,6 +68,10 @@ func (x *exchange) serve(route *proxy.Route, w http.ResponseWriter) error {
 		if !x.passedOn {
 			return bodyError(err)
 		}
+		if len(x.chains) > 0 && sitePassesOn(x.r, x.asked, err) { // an attempt's
+			w.WriteHeader(errorStatus(err)) // as Caddy does where no error route matches
+			return nil
+		}
 	}
 	return err
 }
@@ -131,6 +135,14 @@ func (x *exchange) provider(name string) proxy.Provider {
 	c := newChain(x.r, name, x.h.handlerOf(name, x.next))
 	x.chains = append(x.chains, c)
 	return c
+}
+
+// errorStatus returns the status with which Caddy answers an error.
+func errorStatus(err error) int {
+	if handled, ok := errors.AsType[caddyhttp.HandlerError](err); ok && handled.StatusCode != 0 {
+		return handled.StatusCode
+	}
+	return http.StatusInternalServerError
 }
 
 // bodyError gives an error of reading the request's body its status.

@@ -165,6 +165,58 @@ func TestRefusalsAreProblemDetailsUnlessAnErrorRouteMatches(t *testing.T) {
 	}
 }
 
+// An error route that passes requests on would have what was refused carried out,
+// unclaimed: it is not asked.
+func TestErrorRoutesPassNothingOn(t *testing.T) {
+	u, backup := newUpstream(t), newUpstream(t)
+	closed := "127.0.0.1:" + testport.Take(t)
+	load(t, site(t, `
+	idempotency {
+		owner shared
+		methods DELETE
+	}
+	handle /gone/* {
+		reverse_proxy `+closed+`
+	}
+	handle {
+		reverse_proxy `+u.Listener.Addr().String()+`
+	}
+	handle_errors {
+		handle {
+			rewrite * /errors{uri}
+			reverse_proxy `+backup.Listener.Addr().String()+`
+		}
+	}`))
+	ask := func(path, key string) answer {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, "http://"+address+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Idempotency-Key", key)
+		return once(t, req)
+	}
+	for range 2 {
+		if a := ask("/die", "k"); a.status != 504 || a.code() != "outcome-unknown" {
+			t.Errorf("unknown: %+v", a)
+		}
+		if a := ask("/gone/x", "gone"); a.status != 502 || a.body != "" || a.header.Get("Idempotency-Job") == "" {
+			t.Errorf("refused connection: %+v", a)
+		}
+	}
+	if a := ask("/other", "k"); a.status != 409 || a.code() != "key-reused" {
+		t.Errorf("reused: %+v", a)
+	}
+	for _, key := range []string{"k", "gone"} {
+		if n := backup.executions(key); n != 0 {
+			t.Errorf("%s: %d executions by the error routes", key, n)
+		}
+	}
+	if n := u.executions("k"); n != 1 {
+		t.Errorf("%d executions", n)
+	}
+}
+
 func TestCAD06ClientThatLeavesMissesNothing(t *testing.T) {
 	u := newUpstream(t)
 	load(t, site(t, protect(u, "owner shared")))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 
 	"github.com/caddy-idempotency/caddy-idempotency/proxy"
 )
@@ -55,7 +56,7 @@ func (x *exchange) logRefusal(refusal *proxy.Refusal) {
 }
 
 // refuse gives the gateway's own answer: by the site's error routes, or where
-// none of them would answer, as problem details.
+// none of them would answer by itself, as problem details.
 func refuse(w http.ResponseWriter, r, asked *http.Request, repl *caddy.Replacer, refusal *proxy.Refusal) error {
 	describe(repl, refusal)
 	return answerRefusal(w, r, asked, refusal)
@@ -88,16 +89,51 @@ func describe(repl *caddy.Replacer, refusal *proxy.Refusal) {
 // siteHandles reports whether an error route would answer the error. Caddy's
 // own answer to an error that none of them matches has no body.
 func siteHandles(r, asked *http.Request, err error) bool {
+	routes, r := errorRoutes(r, asked, err)
+	return answers(routes, r) && !passesOn(routes, r)
+}
+
+// sitePassesOn reports whether an error route would pass the request on to a server,
+// which could carry it out: unclaimed, and each time that it is repeated.
+func sitePassesOn(r, asked *http.Request, err error) bool {
+	return passesOn(errorRoutes(r, asked, err))
+}
+
+// errorRoutes returns the site's error routes, and the request as they see it: as the
+// client sent it.
+func errorRoutes(r, asked *http.Request, err error) (caddyhttp.RouteList, *http.Request) {
 	server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if !ok || server == nil || server.Errors == nil {
-		return false
+		return nil, r
 	}
-	// Error routes see the request as the client sent it.
 	r = server.Errors.WithError(r, err)
 	r.Method, r.RequestURI = asked.Method, asked.RequestURI
 	r.URL = new(url.URL)
 	*r.URL = *asked.URL
-	return answers(server.Errors.Routes, r)
+	return server.Errors.Routes, r
+}
+
+// passesOn reports whether one of these routes has a reverse proxy in it. What is
+// nested is not asked whether it matches, since handlers on the way may rewrite.
+func passesOn(routes caddyhttp.RouteList, r *http.Request) bool {
+	for _, route := range routes {
+		if r != nil {
+			if matches, err := route.MatcherSets.AnyMatchWithError(r); err != nil || !matches {
+				continue
+			}
+		}
+		for _, handler := range route.Handlers {
+			switch handler := handler.(type) {
+			case *reverseproxy.Handler:
+				return true
+			case *caddyhttp.Subroute:
+				if passesOn(handler.Routes, nil) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // answers reports whether a handler of these routes would get the request.
