@@ -15,27 +15,31 @@ export class CallError extends Error {
 // gatewayTime is the gateway's clock as of its last answer: the browser's may be wrong.
 export let gatewayTime = Date.now()
 
+const unanswered = (error) => new CallError(error.name === 'TimeoutError' ? 'The gateway does not answer.' : 'The gateway can’t be reached.', 0)
+
 async function call(path, options) {
   let response
   try {
     response = await fetch(new URL(path, base), { cache: 'no-store', credentials: 'same-origin', redirect: 'manual', ...options })
-  } catch {
-    throw new CallError('The gateway can’t be reached.', 0)
+  } catch (error) {
+    throw unanswered(error)
   }
   if (response.type === 'opaqueredirect' || response.status === 401) {
     throw new CallError('You are not signed in any more. Load the page again.', 401)
   }
   const date = Date.parse(response.headers.get('Date') ?? '')
   if (!Number.isNaN(date)) gatewayTime = date
-  const answer = await response.json().catch(() => undefined)
+  const answer = await response.json().catch((error) => { if (error.name !== 'SyntaxError') throw unanswered(error) })
   if (!response.ok) throw new CallError(answer?.error ?? `The gateway answers with status ${response.status}.`, response.status, answer)
   if (answer === undefined) throw new CallError('What the gateway answers is not understood.', response.status)
   return answer
 }
 
-export const get = (path, query) => {
+// get asks for something, for so many milliseconds at most: on a connection that is gone
+// without a word there would never be an answer, and what is shown would look like news.
+export const get = (path, query, most = 30e3) => {
   const search = new URLSearchParams(Object.entries(query ?? {}).filter(([, value]) => value))
-  return call(search.size ? `${path}?${search}` : path)
+  return call(search.size ? `${path}?${search}` : path, { signal: AbortSignal.timeout(most) })
 }
 
 export const post = (path, body) => call(path, {

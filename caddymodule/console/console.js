@@ -1,7 +1,7 @@
 // The console: which view is shown, and when it is brought up to date.
 
 import { get } from './api.js'
-import { h, show } from './dom.js'
+import { h, plain, show } from './dom.js'
 import { providers, stores } from './health.js'
 import * as job from './job.js'
 import * as jobs from './jobs.js'
@@ -12,6 +12,7 @@ const decisions = new Set(['resolve', 'forget']) // what they change is to be se
 const main = document.getElementById('main')
 const part = (id) => document.getElementById(id)
 let view, name, session
+let sure = false // whether the session is still that
 let paused = false
 let timer
 let turn = 0 // grows with each look, so that an answer that comes late is not shown
@@ -43,7 +44,7 @@ function enter() {
 }
 
 function draw() {
-  document.title = `${view.title()} · Idempotency console`
+  document.title = plain(`${view.title()} · Idempotency console`)
   show(main, h('div', { class: 'view', 'data-key': name }, view.view(main.clientWidth)))
 }
 
@@ -64,7 +65,8 @@ async function look(how) {
   clearTimeout(timer)
   const mine = ++turn
   try {
-    session ??= await get('session')
+    if (!sure) session = await get('session')
+    sure = true
     part('user').textContent = session.user ?? 'unprotected'
     const news = await view.load(how)
     if (mine !== turn) return
@@ -73,6 +75,7 @@ async function look(how) {
     say(news)
   } catch (error) {
     if (mine !== turn) return
+    sure = false // it may be somebody else who is served again
     complain(error)
     draw()
   }

@@ -17,11 +17,15 @@ export function h(name, attributes, ...children) {
   return e
 }
 
+// plain shows what would else be unseen and turn round or hide what is next to it: a
+// label that reads order-17 is to be one.
+export const plain = (text) => text.replace(/[^\P{C}\t\n\r]|[\p{Zl}\p{Zp}]/gu, '\ufffd')
+
 function append(e, children) {
   for (const child of children) {
     if (child === undefined || child === null || child === false || child === '') continue
     if (Array.isArray(child)) append(e, child)
-    else e.append(child)
+    else e.append(typeof child === 'string' ? plain(child) : child)
   }
 }
 

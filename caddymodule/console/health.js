@@ -58,7 +58,7 @@ export const stores = (() => {
     s.refused && h('p', { class: 'problem' }, `Requests with a key are refused: ${s.refused}`),
     facts([['Runs on', s.about.length ? h('ul', { class: 'plain' }, s.about.map((a) => h('li', {}, a))) : ''], ['Inspected', s.inspected && time(s.inspected)]]),
     s.findings.length > 0 && h('ul', { class: 'findings' }, s.findings.map(finding)))
-  const load = async () => { answer = await get('doctor'); return '' }
+  const load = async () => { answer = await get('doctor', {}, 180e3); return '' }
   return {
     title: () => 'Stores',
     // Each look makes the gateway inspect them, so that it is taken when asked for.

@@ -229,6 +229,18 @@ func TestTextOfJobsStaysText(t *testing.T) {
 	if n := eval[int](p, "document.querySelectorAll('#evil, main img, main script').length"); n != 0 {
 		t.Errorf("%d elements were made of a job's text", n)
 	}
+
+	// Nor does it turn round what stands in it, so that another order is looked up.
+	id = g.unknown("/refunds/%E2%80%AE17-redro%C2%9B%E2%80%8B", "b", "X-Order", "order-\u202e71")
+	p.press("a", "All jobs")
+	p.fill(".find input", id)
+	p.press("button", "Open")
+	p.wait("document.querySelector('.job-head .label')?.textContent === 'order-\ufffd71'")
+	p.shows("/refunds/\ufffd17-redro\ufffd\ufffd")
+	p.wait("document.title.includes('/refunds/\ufffd17-redro\ufffd\ufffd')")
+	if n := eval[int](p, "(document.title + document.body.innerText).match(/[\u202e\u009b\u200b]/)?.index ?? -1"); n >= 0 {
+		t.Errorf("what can't be seen is shown: %q", p.text())
+	}
 }
 
 // The other views, and how to make the page stand still.

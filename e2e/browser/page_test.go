@@ -70,10 +70,9 @@ func visit(t *testing.T, g *gateway, person string, l look) *page {
 	if err := chromedp.Listen(ctx, p.listen); err != nil {
 		t.Fatalf("open a tab: %v", err)
 	}
-	credentials := "Basic " + base64.StdEncoding.EncodeToString([]byte(person+":secret"))
 	call(p, cdplog.Enable, cdp.Empty{})
 	call(p, network.Enable, network.EnableParams{})
-	call(p, network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{Headers: network.Headers{"Authorization": credentials}})
+	p.person(person)
 	call(p, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
 		Width: l.width, Height: l.height, DeviceScaleFactor: 1, Mobile: l.width < 600,
 	})
@@ -83,6 +82,13 @@ func visit(t *testing.T, g *gateway, person string, l look) *page {
 	p.do("open the console", chromedp.Navigate(g.url+"/console"))
 	t.Cleanup(p.check)
 	return p
+}
+
+// person makes the page's calls those of a person.
+func (p *page) person(name string) {
+	p.t.Helper()
+	credentials := "Basic " + base64.StdEncoding.EncodeToString([]byte(name+":secret"))
+	call(p, network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{Headers: network.Headers{"Authorization": credentials}})
 }
 
 // call makes a call of the browser's protocol.
