@@ -45,12 +45,12 @@ func Ask(handle func(http.ResponseWriter, *http.Request) error, r *http.Request,
 	// end of its context: whoever asks must not be kept for ever.
 	returned := make(chan error, 1)
 	go func() {
+		err := error(ErrLookupCut) // unless it returns, and neither panics nor ends its goroutine
 		defer func() {
-			if recover() != nil {
-				returned <- ErrLookupCut
-			}
+			_ = recover()
+			returned <- err
 		}()
-		returned <- handle(c, r.WithContext(ctx))
+		err = handle(c, r.WithContext(ctx))
 	}()
 	select {
 	case err = <-returned:

@@ -171,7 +171,6 @@ func (rt *Route) dispatch(d dispatch) *attempt {
 	a.capture.passOn = a.passOn
 	a.capture.inform = a.inform
 
-	d.body.retain()
 	release := g.retain()
 	a.startTimers()
 	g.mu.Lock()
@@ -180,20 +179,24 @@ func (rt *Route) dispatch(d dispatch) *attempt {
 	g.mu.Unlock()
 
 	req := a.request(d.request, d.job, own.Number, d.keySent)
+	body := req.Body // a handler may put another one in its place, or none
 	g.workers.run(func() {
 		defer release()
 		defer a.leave()
 		switch {
 		case stopping:
-			d.body.release()
+			body.Close()
 			a.neverDispatched(errStopped)
 		case a.tooLate(), time.Now().After(d.deadline):
-			d.body.release()
+			body.Close()
 			a.neverDispatched(errTooLate)
 		default:
-			seen := a.run(req, d.provider)
-			d.body.release() // recording the end can take as long as an outage
-			a.conclude(seen)
+			var seen observation
+			defer func() { // also where a handler ends its goroutine
+				body.Close() // recording the end can take as long as an outage
+				a.conclude(seen)
+			}()
+			a.run(req, d.provider, &seen)
 		}
 	})
 	return a
@@ -262,16 +265,19 @@ func (a *attempt) request(r *http.Request, job *keystore.Job, number int, keySen
 	return req
 }
 
-// run calls the provider and returns what was seen. It recovers from panics:
+// run calls the provider and notes what was seen. It recovers from panics:
 // unrecovered in this goroutine they would end the process.
-func (a *attempt) run(req *http.Request, provider Provider) (seen observation) {
+func (a *attempt) run(req *http.Request, provider Provider, seen *observation) {
 	returned := false
-	body := req.Body // a handler may put another one, or none, in its place
 	defer func() {
 		a.concluding.Store(true)
 		seen.trace = a.trace
 		seen.ended = context.Cause(a.ctx)
-		if p := recover(); p != nil {
+		p := recover()
+		if p == nil && !returned { // by runtime.Goexit
+			p = http.ErrAbortHandler
+		}
+		if p != nil {
 			seen.panicked = p
 			if !isAbort(p) {
 				a.log().Error("attempt panicked", slog.String("panic", fmt.Sprint(p)), slog.String("stack", string(debug.Stack())))
@@ -281,7 +287,6 @@ func (a *attempt) run(req *http.Request, provider Provider) (seen observation) {
 		if seen.answer != nil {
 			seen.answer.Answered = a.g.store.Now()
 		}
-		body.Close()
 	}()
 	seen.err = provider.ServeHTTP(a.capture, req)
 	if seen.err != nil {
@@ -289,7 +294,6 @@ func (a *attempt) run(req *http.Request, provider Provider) (seen observation) {
 		seen.header = endToEnd(a.capture.header)
 	}
 	returned = true
-	return seen
 }
 
 // replyWith replies, and reports whether it was the first to do so and somebody

@@ -82,9 +82,23 @@ func (f *fulfilment) start(n claimed) {
 	f.running++
 	f.dispatch(dispatch{
 		claimed: n, request: f.r, traced: f.traced, keySent: f.keySent, deadline: f.began.Add(f.Timeout),
-		body: f.body, provider: introduced{f.x.Provider(provider), f.w.Header()["Server"]},
+		body: f.body, provider: introduced{f.providerOf(n, provider), f.w.Header()["Server"]},
 		tell: f.tell, hints: f.hints, follow: f.follow,
 	})
+}
+
+// providerOf returns what runs the attempt, which is never dispatched if asking for
+// that panics.
+func (f *fulfilment) providerOf(n claimed, name string) Provider {
+	returned := false
+	defer func() {
+		if !returned {
+			f.g.abort(keystore.AbortedClaim{Token: n.token, Written: n.job}, false)
+		}
+	}()
+	p := f.x.Provider(name)
+	returned = true
+	return p
 }
 
 // try notes that a provider was chosen. The caller holds mu.
