@@ -76,13 +76,15 @@ func (c *cache) put(j *keystore.Job, forgets uint64, began time.Time) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	until := began.Add(c.ttl)
 	if e := c.entries[j.Name]; e != nil {
-		if e.Value.(*cached).job == j {
-			return // since it was read, time has passed
+		known := e.Value.(*cached)
+		if known.job == j || known.forget > forgets || known.forget == forgets && known.until.After(until) {
+			return // it was there before, or what is there was read after it
 		}
 		c.drop(e)
 	}
-	c.entries[j.Name] = c.order.PushFront(&cached{job: j, size: size, until: began.Add(c.ttl), forget: forgets})
+	c.entries[j.Name] = c.order.PushFront(&cached{job: j, size: size, until: until, forget: forgets})
 	for c.used += size; c.used > c.max; {
 		c.drop(c.order.Back())
 	}
@@ -94,18 +96,35 @@ func (c *cache) drop(e *ordered.Element) {
 	c.used -= known.size
 }
 
+// sizeOf is about what a completed job takes. Much of it is as long as clients, upstreams
+// and operators choose.
 func sizeOf(j *keystore.Job) int64 {
-	asked := &j.Request // a client chooses how long it is
-	size := int64(cachedOverhead + len(j.Result.Body) + len(j.KeySent) + len(asked.Host) + len(asked.Path) + len(asked.MediaType))
+	asked := &j.Request
+	size := cachedOverhead + len(j.ID) + len(j.Space) + len(j.KeySent) + len(j.Fingerprint.Settings) +
+		len(asked.Method) + len(asked.Host) + len(asked.Path) + len(asked.MediaType) + len(asked.Label)
+	if j.KeySealed != nil {
+		size += len(j.KeySealed.By) + cap(j.KeySealed.Box)
+	}
+	size += cap(j.Result.Body) + len(j.Result.SealedBy)
 	for _, fields := range []map[string][]string{j.Result.Header, j.Result.Trailer} {
 		for name, values := range fields {
-			size += int64(len(name))
+			size += len(name) + 64
 			for _, value := range values {
-				size += int64(len(value)) + 64
+				size += len(value) + 64
 			}
 		}
 	}
-	return size + int64(len(j.Attempts))*512
+	for i := range j.Attempts {
+		a := &j.Attempts[i]
+		size += 512 + len(a.Provider) + len(a.Reason) + len(a.Evidence.Upstream) + len(a.Lookups.Note) + len(a.Trace)
+		if a.Resolution != nil {
+			size += len(a.Resolution.Actor) + len(a.Resolution.Evidence)
+		}
+		if a.Violation != nil {
+			size += len(a.Violation.Path) + len(a.Violation.Expected) + len(a.Violation.Found)
+		}
+	}
+	return int64(size)
 }
 
 // remembered answers the request without the store where the one decision function
@@ -114,6 +133,7 @@ func sizeOf(j *keystore.Job) int64 {
 func (c *call) remembered(name keystore.Name) (done bool, err error) {
 	now := c.g.store.Now()
 	if j := c.known.get(name, now, c.forgets); j != nil && c.ask(j, now) == keystore.Replay {
+		c.recalled = true
 		return true, c.replay(j)
 	}
 	j := c.g.running(name)

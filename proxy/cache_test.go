@@ -302,18 +302,3 @@ func TestLostWhileJoined(t *testing.T) {
 		<-results
 	})
 }
-
-// A long path counts too.
-func TestCacheCountsWhatWasAsked(t *testing.T) {
-	t.Parallel()
-	const size = 40 << 10
-	f := newFixture(t, Config{CacheSize: size, CacheTTL: time.Hour})
-	long := request{url: "/" + strings.Repeat("x", size/3)}
-	f.do(long)
-	f.do(long).wantBody(t, 200, "execution 1", true)
-	asked := f.mem.asked()
-	f.do(long).wantBody(t, 200, "execution 1", true)
-	if f.mem.asked() != asked+1 {
-		t.Error("a job is in memory that takes more room than is to be taken")
-	}
-}

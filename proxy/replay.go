@@ -20,7 +20,9 @@ func (c *call) replay(j *keystore.Job) error {
 	if err != nil {
 		return c.refuseSealed(err, j)
 	}
-	c.known.put(j, c.forgets, c.began)
+	if !c.recalled {
+		c.known.put(j, c.forgets, c.began)
+	}
 	if c.account.Verdict == "" {
 		c.account.Verdict = VerdictReplayed
 	}

@@ -141,6 +141,8 @@ type call struct {
 	claim   keystore.Claim
 	account *Account
 	forgets uint64 // how often jobs had been forgotten on this gateway when it began
+
+	recalled bool // what it gives comes from memory, and is no younger for being given
 }
 
 func (c *call) serve(key, sent string) error {
@@ -182,12 +184,7 @@ func (c *call) serve(key, sent string) error {
 	c.keySent = sent
 	job := keystore.NewJob(c.Keyring.SealJob(keystore.Job{
 		Name: name, ID: keystore.NewJobID(name), Space: c.Space, Owner: c.account.Owner, KeySent: sent,
-		Fingerprint: fingerprint,
-		Request: keystore.RequestInfo{
-			Method: bounded(c.x.Asked.Method), Host: bounded(c.x.Asked.Host), Path: bounded(c.x.Asked.URL.Path),
-			MediaType: bounded(mediaType(c.x.Asked.Header.Get("Content-Type"))), Size: body.size, Label: c.label(),
-		},
-		Created: now, Retention: c.Retention,
+		Fingerprint: fingerprint, Request: c.info(), Created: now, Retention: c.Retention,
 	}), c.newAttempt(c.claim.Token, c.providerFor(nil)))
 	return c.create(job)
 }
@@ -215,6 +212,21 @@ func bounded(text string) string {
 	return strings.ToValidUTF8(text[:maxShown], "") + "…"
 }
 
+// info is what operators are shown of the request.
+func (c *call) info() keystore.RequestInfo {
+	asked := c.x.Asked
+	info := keystore.RequestInfo{
+		Method: bounded(asked.Method), Host: bounded(asked.Host), Path: bounded(asked.URL.Path),
+		MediaType: bounded(mediaType(asked.Header.Get("Content-Type"))), Size: c.body.size, Label: c.label(),
+	}
+	// As parts of the request's first line they would keep all of it in memory.
+	const short = 256
+	if len(asked.RequestURI) > len(info.Path)+short {
+		info.Method, info.Host, info.Path = strings.Clone(info.Method), strings.Clone(info.Host), strings.Clone(info.Path)
+	}
+	return info
+}
+
 // label is what operators are shown of the request besides.
 func (c *call) label() string {
 	if c.Label == nil {
@@ -225,7 +237,7 @@ func (c *call) label() string {
 	if len(label) > longest {
 		label = strings.ToValidUTF8(label[:longest], "")
 	}
-	return label
+	return strings.Clone(label) // it may be a part of something long
 }
 
 // refuseBody says why a request's body could not be taken. Nothing is claimed by then.

@@ -1,0 +1,130 @@
+package proxy
+
+import (
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/caddy-idempotency/caddy-idempotency/keystore"
+)
+
+// What comes from memory is no younger for being given again, however long the check
+// takes whether it may be: after its time the store is asked.
+func TestCacheIsNoYoungerForWhatItGave(t *testing.T) {
+	bubble(t, Config{CacheSize: mib, CacheTTL: 10 * time.Second}, func(t *testing.T, f *fixture) {
+		f.do(request{}).wantBody(t, 200, "execution 1", false)
+		time.Sleep(9 * time.Second)
+		f.check = func(http.ResponseWriter, *http.Request) (bool, error) {
+			f.check = nil
+			time.Sleep(2 * time.Second)
+			f.mem.fail(func(string) error { return errInjected }, nil)
+			f.do(request{}).want(t, 503, CodeStoreUnavailable)
+			f.mem.fail(nil, nil)
+			f.mem.wipe() // as when another gateway forgets the job
+			return true, nil
+		}
+		f.do(request{}).wantBody(t, 200, "execution 1", true)
+		f.do(request{}).wantBody(t, 200, "execution 2", false)
+	})
+}
+
+// What a request has read does not take the place of what was read, or recorded, while
+// it was still being checked.
+func TestCacheKeepsTheNewer(t *testing.T) {
+	bubble(t, Config{CacheSize: mib, CacheTTL: 10 * time.Second}, func(t *testing.T, f *fixture) {
+		f.do(request{})
+		f.route.known = newCache(mib, 10*time.Second)
+		f.check = func(http.ResponseWriter, *http.Request) (bool, error) {
+			f.check = nil
+			time.Sleep(time.Second)
+			f.mem.wipe()
+			f.do(request{}).wantBody(t, 200, "execution 2", false)
+			return true, nil
+		}
+		f.do(request{}).wantBody(t, 200, "execution 1", true)
+		f.do(request{}).wantBody(t, 200, "execution 2", true)
+	})
+}
+
+// All of a job counts that can be of any length.
+func TestCacheCountsAllOfAJob(t *testing.T) {
+	t.Parallel()
+	const length = 1 << 20
+	j := &keystore.Job{
+		KeySealed: &keystore.Sealed{}, Result: &keystore.Response{},
+		Attempts: []keystore.Attempt{{Resolution: &keystore.Resolution{}, Violation: &keystore.Violation{}}},
+	}
+	before := sizeOf(j)
+	texts := 0
+	var visit func(path string, v reflect.Value)
+	visit = func(path string, v reflect.Value) {
+		long := reflect.Value{}
+		switch v.Kind() {
+		case reflect.Pointer:
+			if !v.IsNil() {
+				visit(path, v.Elem())
+			}
+		case reflect.Struct:
+			for i := range v.NumField() {
+				visit(path+"."+v.Type().Field(i).Name, v.Field(i))
+			}
+		case reflect.String:
+			long = reflect.ValueOf(strings.Repeat("x", length))
+		case reflect.Map:
+			long = reflect.ValueOf(map[string][]string{"A": {strings.Repeat("x", length)}})
+		case reflect.Slice:
+			for i := range v.Len() {
+				visit(path, v.Index(i))
+			}
+			if v.Type().Elem().Kind() == reflect.Uint8 {
+				long = reflect.ValueOf(make([]byte, length))
+			}
+		}
+		if !long.IsValid() {
+			return
+		}
+		was := reflect.New(v.Type()).Elem()
+		was.Set(v)
+		v.Set(long.Convert(v.Type()))
+		if sizeOf(j)-before < length {
+			t.Errorf("%s does not count", path)
+		}
+		v.Set(was)
+		texts++
+	}
+	visit("job", reflect.ValueOf(j))
+	if texts < 20 {
+		t.Errorf("only %d fields were looked at", texts)
+	}
+}
+
+// A job in memory keeps nothing there of what it is not made of, such as the query in
+// the line from which its path is.
+func TestCacheKeepsNoQuery(t *testing.T) {
+	t.Parallel()
+	var method, uri string
+	f := newFixture(t, Config{CacheSize: mib, CacheTTL: time.Hour, Label: func(r *http.Request) string {
+		method, uri = r.Method, r.RequestURI
+		return r.RequestURI[:4]
+	}})
+	f.do(request{url: "http://api.example/pay?" + strings.Repeat("q", 1000)})
+	for _, e := range f.route.known.entries {
+		asked := e.Value.(*cached).job.Request
+		for name, text := range map[string]string{"method": asked.Method, "host": asked.Host, "path": asked.Path, "label": asked.Label} {
+			if text == "" || isPartOf(text, method) || isPartOf(text, uri) {
+				t.Errorf("the %s %q is a part of the request's first line", name, text)
+			}
+		}
+		return
+	}
+	t.Error("no job is in memory")
+}
+
+// isPartOf reports whether a text is in the memory of another one.
+func isPartOf(text, whole string) bool {
+	at, from := uintptr(unsafe.Pointer(unsafe.StringData(text))), uintptr(unsafe.Pointer(unsafe.StringData(whole)))
+	return from <= at && at < from+uintptr(len(whole))
+}
