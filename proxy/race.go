@@ -42,10 +42,9 @@ func (f *fulfilment) startRace() (r *race, stop func()) {
 // from now on at what others do about the job.
 func (r *race) next(started bool) {
 	if r.room == nil {
-		rm, leave, err := r.f.g.enter(r.f.job, r.f.WaitersPerJob, r.f.Waiters)
+		rm, changed, leave, err := r.f.g.enter(r.f.job, r.f.WaitersPerJob, r.f.Waiters)
 		if err == nil { // otherwise the end of the own attempts has to do
-			r.room, r.leave = rm, leave
-			_, r.changed, _ = r.f.g.look(rm)
+			r.room, r.changed, r.leave = rm, changed, leave
 		}
 	}
 	if started {

@@ -32,14 +32,14 @@ const (
 	lookPause = 250 * time.Millisecond
 )
 
-// enter makes the caller wait in the job's room. The caller must leave it by
-// calling the returned function.
-func (g *Gateway) enter(j *keystore.Job, perJob, total int) (*room, func(), error) {
+// enter makes the caller wait in the job's room, for what is seen from now on. The
+// caller must leave it by calling the returned function.
+func (g *Gateway) enter(j *keystore.Job, perJob, total int) (rm *room, changed <-chan struct{}, leave func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	rm := g.rooms[j.Name]
+	rm = g.rooms[j.Name]
 	if g.waiters >= total || (rm != nil && rm.waiters >= perJob) {
-		return nil, nil, errTooManyWaiters
+		return nil, nil, nil, errTooManyWaiters
 	}
 	if rm == nil {
 		ctx, cancel := context.WithCancel(g.ctx)
@@ -60,7 +60,7 @@ func (g *Gateway) enter(j *keystore.Job, perJob, total int) (*room, func(), erro
 	}
 	rm.waiters++
 	g.waiters++
-	return rm, func() {
+	return rm, rm.changed, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		rm.waiters--
@@ -133,7 +133,7 @@ func (g *Gateway) watch(ctx context.Context, rm *room) {
 // wait waits until the job is no longer running. A client that has left is not
 // waited for; should it have closed only its sending side, it gets an answer.
 func (c *call) wait(present *keystore.Job) (*keystore.Job, error) {
-	rm, leave, err := c.g.enter(present, c.WaitersPerJob, c.Waiters)
+	rm, changed, leave, err := c.g.enter(present, c.WaitersPerJob, c.Waiters)
 	if err != nil {
 		return nil, refuseWaiters().about(present, c.g.store.Now())
 	}
@@ -149,7 +149,6 @@ func (c *call) wait(present *keystore.Job) (*keystore.Job, error) {
 	c.claim.First = false // whoever waits only reads
 	timer := time.NewTimer(c.Wait)
 	defer timer.Stop()
-	_, changed, _ := c.g.look(rm)
 	var lookErr error
 	for {
 		select {

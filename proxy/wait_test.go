@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
 
@@ -269,4 +271,40 @@ func TestNotExecutedIsNoSuccess(t *testing.T) {
 			})
 		})
 	}
+}
+
+// onStart is called with the name of each span that begins.
+type onStart func(name string)
+
+func (f onStart) OnStart(_ context.Context, s sdktrace.ReadWriteSpan) { f(s.Name()) }
+func (onStart) OnEnd(sdktrace.ReadOnlySpan)                           {}
+func (onStart) Shutdown(context.Context) error                        { return nil }
+func (onStart) ForceFlush(context.Context) error                      { return nil }
+
+// What is seen of a job while a duplicate is just entering its room is not missed.
+func TestNothingIsMissedOnEntering(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, f *fixture) {
+		gate := make(chan struct{})
+		f.serve = func(w http.ResponseWriter, _ *http.Request) error {
+			<-gate
+			_, err := w.Write([]byte("done"))
+			return err
+		}
+		go f.do(request{})
+		synctest.Wait()
+		tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(onStart(func(name string) {
+			if name == SpanWait { // it has entered
+				close(gate)
+				synctest.Wait()
+			}
+		}))).Tracer("test")
+		ctx, span := tracer.Start(t.Context(), "server")
+		defer span.End()
+		began := time.Now()
+		f.do(request{ctx: ctx}).wantBody(t, 200, "done", true)
+		if took := time.Since(began); took > 0 {
+			t.Errorf("told after %v", took)
+		}
+		f.wantExecutions(1)
+	})
 }
