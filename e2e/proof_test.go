@@ -176,47 +176,57 @@ func TestOUT17StaleConnections(t *testing.T) {
 	}
 }
 
-// OUT-19: a reverse_proxy that sends again by itself is not to be seen from above
-// when the configuration is loaded. What it does is not prevented, which this test
-// documents: but an operator learns of it, from the job, the log and a counter.
+// OUT-19: a reverse_proxy that does not take its upstream's answer and sends again is
+// not to be seen from above when the configuration is loaded. What it does is not
+// prevented, which this test documents: but an operator learns of it, from the job,
+// the log and a counter.
 func TestOUT19ExecutionsBelowTheClaimAreReported(t *testing.T) {
 	t.Parallel()
-	for name, die := range map[string]struct{ once, unknown bool }{
-		"the last execution answers":     {once: true},
-		"no execution has been heard of": {unknown: true},
+	up := newUpstream(t)
+	s := to(up)
+	s.handler += " {\nrequest_buffers 64KiB\nlb_retries 2\nlb_retry_match {\nexpression `{rp.status_code} == 503`\n}\n}"
+	g := startGateway(t, s)
+	a := g.client().do(post("again").tell("Up-Status", "503").tell("Up-Once", "yes"))
+	executions := len(up.of("again"))
+	if executions < 2 {
+		t.Fatalf("the upstream has executed %d times: the proxy below did not send again", executions)
+	}
+	wantExecuted(t, a)
+	if e := g.show(a.job()).attempt(t, 1).Evidence; e.Connected != executions || !e.Resent {
+		t.Errorf("want %d connections reported, got %+v", executions, e)
+	}
+	if n := g.incidents()["resent"]; n != 1 {
+		t.Errorf("%d requests are counted as sent again, want 1", n)
+	}
+	if text := g.done("show", a.job()); !strings.Contains(text, fmt.Sprintf("it was sent again below the gateway (%d connections)", executions)) {
+		t.Errorf("an operator is shown:\n%s", text)
+	}
+	// The claim itself still stands for one attempt.
+	g.client().do(post("again"))
+	up.want("again", executions)
+}
+
+// OUT-19: a reverse_proxy that has kept the body sends again what has died without an
+// answer: every GET, by itself, and whatever it is told to. That is prevented.
+func TestOUT19WhatDiedIsNotSentAgainBelowTheClaim(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ method, options string }{
+		"a GET with a body":      {http.MethodGet, "lb_try_duration 5s"},
+		"a POST made a GET":      {http.MethodPost, "lb_try_duration 5s\nmethod GET"},
+		"a POST that is matched": {http.MethodPost, "lb_retries 2\nlb_retry_match {\nmethod POST\n}"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			up := newUpstream(t)
-			s := to(up)
-			s.handler += " {\nrequest_buffers 64KiB\nlb_retries 2\nlb_retry_match {\nmethod POST\n}\n}"
-			g := startGateway(t, s)
-			r := post("again").tell("Up-Die", "noreply")
-			if die.once {
-				r = r.tell("Up-Once", "yes")
+			s := to(up).with("methods", "GET POST")
+			s.handler += " {\nrequest_buffers 64KiB\n" + c.options + "\n}"
+			client := startGateway(t, s).client()
+			wantExecuted(t, client.do(post("warm")))
+			r := post("dies").tell("Up-Die", "noreply").as(func(r *request) { r.method = c.method })
+			for range 2 {
+				wantUnknown(t, client.do(r))
 			}
-			a := g.client().do(r)
-			executions := len(up.of("again"))
-			if executions < 2 {
-				t.Fatalf("the upstream has executed %d times: the proxy below did not send again", executions)
-			}
-			if die.unknown {
-				wantUnknown(t, a)
-			} else {
-				wantExecuted(t, a)
-			}
-			if e := g.show(a.job()).attempt(t, 1).Evidence; e.Connected != executions || !e.Resent {
-				t.Errorf("want %d connections reported, got %+v", executions, e)
-			}
-			if n := g.incidents()["resent"]; n != 1 {
-				t.Errorf("%d requests are counted as sent again, want 1", n)
-			}
-			if text := g.done("show", a.job()); !strings.Contains(text, fmt.Sprintf("it was sent again below the gateway (%d connections)", executions)) {
-				t.Errorf("an operator is shown:\n%s", text)
-			}
-			// The claim itself still stands for one attempt.
-			g.client().do(post("again"))
-			up.want("again", executions)
+			up.want("dies", 1)
 		})
 	}
 }

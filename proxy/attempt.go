@@ -252,7 +252,6 @@ func (a *attempt) request(r *http.Request, job *keystore.Job, number int, keySen
 	req.Header.Set(HeaderAttempt, attemptHeader(keystore.Caller{Number: number, Mark: a.token.Mark()}))
 	unlist(req.Header, HeaderJob, HeaderAttempt, a.route.KeyHeader, a.route.sendKey(a.provider))
 	req.Body = a.body.open()
-	a.trace.body, _ = req.Body.(*bodyReader)
 	req.ContentLength = a.body.size
 	req.TransferEncoding = nil
 	req.GetBody = nil

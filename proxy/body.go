@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"sync"
-	"sync/atomic"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
@@ -190,14 +189,8 @@ func (b *requestBody) release() {
 // send it again by itself.
 type bodyReader struct {
 	io.Reader
-	body  *requestBody
-	once  sync.Once
-	begun atomic.Bool // somebody has asked for it
-}
-
-func (r *bodyReader) Read(p []byte) (int, error) {
-	r.begun.Store(true)
-	return r.Reader.Read(p)
+	body *requestBody
+	once sync.Once
 }
 
 func (r *bodyReader) Close() error {

@@ -29,11 +29,7 @@ type trace struct {
 	// moments at which nothing has been sent yet.
 	tooLate func() bool
 	// abandon ends the attempt's context.
-	abandon func(cause error)
-	// body is what the attempt sends; nil: nothing. A transport sends only what has
-	// no body again by itself, and handlers below may leave it out.
-	body *bodyReader
-
+	abandon  func(cause error)
 	mu       sync.Mutex
 	upstream string
 	last     net.Conn
@@ -170,14 +166,15 @@ func closeUnused(conn net.Conn) (closed bool) {
 	return true
 }
 
-// sendsAgain reports whether a transport is about to send again, by itself, a
-// request that may have been executed. net/http does so with a request that has
-// no body, if it carries a key or has a safe method (net/http,
-// Request.isReplayable), when a reused connection dies before the first byte of
-// an answer. Without a connection that died, another one is another request: a
-// chain may make several.
+// sendsAgain reports whether something below is about to send again, by itself, a
+// request that may have been executed: a connection has died before the first byte
+// of an answer. net/http then does so with a request that has no body, if it carries
+// a key or has a safe method (net/http, Request.isReplayable); a reverse proxy that
+// retries does so with a GET, or what it is told to retry, if it has kept the body.
+// Without a connection that died, another one is another request: a chain may make
+// several.
 func (t *trace) sendsAgain() bool {
-	if t.body != nil && t.body.begun.Load() || t.headers.Load() <= t.firstByte.Load() {
+	if t.headers.Load() <= t.firstByte.Load() {
 		return false
 	}
 	t.mu.Lock()
