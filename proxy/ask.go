@@ -61,11 +61,11 @@ func Ask(handle func(http.ResponseWriter, *http.Request) error, r *http.Request,
 		}
 	}
 	if cause := context.Cause(ctx); cause != nil { // many a handler takes the end of its context for that of the answer
-		c.finish(false) // whatever goes on in there, it writes nothing any more
+		c.abandon()
 		return nil, cause
 	}
 	if err != nil {
-		c.finish(false)
+		c.abandon()
 		return nil, err
 	}
 	if !c.begun() {

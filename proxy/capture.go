@@ -166,6 +166,16 @@ func (c *capture) finish(returned bool) (answer *keystore.Response, complete boo
 	return answer, complete
 }
 
+// abandon ends the capture without an answer, while the handler may go on: what it
+// says of the header is left alone, since it may be at it.
+func (c *capture) abandon() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	c.body = nil
+	c.more.drop()
+}
+
 // whole takes what is kept of the body.
 func (c *capture) whole() []byte {
 	if c.more.size > 0 {

@@ -47,3 +47,31 @@ func BenchmarkCapture(b *testing.B) {
 		}
 	}
 }
+
+// A handler that is left behind may still be setting fields of the header.
+func TestCaptureIsAbandonedUnderItsHandler(t *testing.T) {
+	c := newCapture(http.MethodGet, 1<<20)
+	_, _ = c.Write([]byte("some"))
+	begun, stop, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for n := 0; ; n++ {
+			c.Header().Set("Field-"+strconv.Itoa(n%100), "value")
+			if n == 0 {
+				close(begun)
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	}()
+	<-begun
+	c.abandon()
+	close(stop)
+	<-ended
+	if _, err := c.Write([]byte("more")); err == nil {
+		t.Error("it takes more")
+	}
+}
