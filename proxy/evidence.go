@@ -29,7 +29,8 @@ type trace struct {
 	// moments at which nothing has been sent yet.
 	tooLate func() bool
 	// abandon ends the attempt's context.
-	abandon  func(cause error)
+	abandon func(cause error)
+
 	mu       sync.Mutex
 	upstream string
 	last     net.Conn
