@@ -26,6 +26,7 @@ type exchange struct {
 	exposed bool           // whether the placeholders are known
 
 	passedOn bool     // whether the handlers that follow were called
+	bypassed bool     // whether that was all there was to do
 	chains   []*chain // the attempts that this request has started
 }
 
@@ -66,9 +67,9 @@ func (x *exchange) serve(route *proxy.Route, w http.ResponseWriter) error {
 	if err != nil {
 		x.expose() // for error pages that say both
 		if !x.passedOn {
-			return bodyError(err)
+			err = bodyError(err)
 		}
-		if len(x.chains) > 0 && sitePassesOn(x.r, x.asked, err) { // an attempt's
+		if !x.bypassed && sitePassesOn(x.r, x.asked, err) {
 			w.WriteHeader(errorStatus(err)) // as Caddy does where no error route matches
 			return nil
 		}
@@ -111,7 +112,7 @@ func (x *exchange) owner() string {
 
 // passOn serves a request that is not protected.
 func (x *exchange) passOn(w http.ResponseWriter, r *http.Request) error {
-	x.passedOn = true
+	x.passedOn, x.bypassed = true, true
 	x.expose()
 	return x.h.plain(x.next).ServeHTTP(w, r)
 }

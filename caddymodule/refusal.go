@@ -89,19 +89,20 @@ func describe(repl *caddy.Replacer, refusal *proxy.Refusal) {
 // siteHandles reports whether an error route would answer the error. Caddy's
 // own answer to an error that none of them matches has no body.
 func siteHandles(r, asked *http.Request, err error) bool {
-	routes, r := errorRoutes(r, asked, err)
-	return answers(routes, r) && !passesOn(routes, r)
+	server, r := errorRoutes(r, asked, err)
+	return server != nil && answers(server.Errors.Routes, r) && !passesOn(server, r)
 }
 
 // sitePassesOn reports whether an error route would pass the request on to a server,
 // which could carry it out: unclaimed, and each time that it is repeated.
 func sitePassesOn(r, asked *http.Request, err error) bool {
-	return passesOn(errorRoutes(r, asked, err))
+	server, r := errorRoutes(r, asked, err)
+	return server != nil && passesOn(server, r)
 }
 
-// errorRoutes returns the site's error routes, and the request as they see it: as the
-// client sent it.
-func errorRoutes(r, asked *http.Request, err error) (caddyhttp.RouteList, *http.Request) {
+// errorRoutes returns the server if it has error routes, and the request as they see
+// it: as the client sent it.
+func errorRoutes(r, asked *http.Request, err error) (*caddyhttp.Server, *http.Request) {
 	server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if !ok || server == nil || server.Errors == nil {
 		return nil, r
@@ -110,15 +111,26 @@ func errorRoutes(r, asked *http.Request, err error) (caddyhttp.RouteList, *http.
 	r.Method, r.RequestURI = asked.Method, asked.RequestURI
 	r.URL = new(url.URL)
 	*r.URL = *asked.URL
-	return server.Errors.Routes, r
+	return server, r
 }
 
-// passesOn reports whether one of these routes has a reverse proxy in it. What is
-// nested is not asked whether it matches, since handlers on the way may rewrite.
-func passesOn(routes caddyhttp.RouteList, r *http.Request) bool {
+// passesOn reports whether one of the server's error routes has a reverse proxy in it.
+func passesOn(server *caddyhttp.Server, r *http.Request) bool {
+	w := routeWalk{named: server.NamedRoutes, r: r, invoked: make(map[string]bool)}
+	return w.passOn(server.Errors.Routes)
+}
+
+// routeWalk goes through routes in search of what passes a request on.
+type routeWalk struct {
+	named   map[string]*caddyhttp.Route
+	r       *http.Request   // nil behind a handler that may have rewritten it: no route is ruled out from there on
+	invoked map[string]bool // named routes that were looked into
+}
+
+func (w *routeWalk) passOn(routes caddyhttp.RouteList) bool {
 	for _, route := range routes {
-		if r != nil {
-			if matches, err := route.MatcherSets.AnyMatchWithError(r); err != nil || !matches {
+		if w.r != nil {
+			if matches, err := route.MatcherSets.AnyMatchWithError(w.r); err != nil || !matches {
 				continue
 			}
 		}
@@ -127,9 +139,19 @@ func passesOn(routes caddyhttp.RouteList, r *http.Request) bool {
 			case *reverseproxy.Handler:
 				return true
 			case *caddyhttp.Subroute:
-				if passesOn(handler.Routes, nil) {
+				if w.passOn(handler.Routes) {
 					return true
 				}
+			case *caddyhttp.Invoke:
+				w.r = nil // a named route is looked into once, for wherever it is invoked
+				if named := w.named[handler.Name]; named != nil && !w.invoked[handler.Name] {
+					w.invoked[handler.Name] = true
+					if w.passOn(caddyhttp.RouteList{*named}) {
+						return true
+					}
+				}
+			default:
+				w.r = nil
 			}
 		}
 	}
