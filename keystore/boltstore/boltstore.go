@@ -125,7 +125,7 @@ func open(path string, opts Options) (*Store, error) {
 		return nil, err
 	}
 	s.file.Store(f)
-	s.writer.due, s.info = f.due, f.info
+	s.writer.due, s.writer.last, s.info = f.due, f, f.info
 	return s, nil
 }
 

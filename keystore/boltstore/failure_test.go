@@ -225,6 +225,37 @@ func TestReopenNeverBeginsAnew(t *testing.T) {
 	}
 }
 
+// Nor with an older copy that was written over it while it was in use: that would free
+// the keys that have come since.
+func TestWrittenOverByAnOlderCopy(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, Options{reopenEvery: time.Nanosecond})
+	content := func() []byte {
+		whole, err := os.ReadFile(s.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return whole
+	}
+	older := content()
+	j := claimed("k", s.Now())
+	mustCreate(t, s, j)
+	former := content()
+	if err := os.WriteFile(s.path, older, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, created, err := s.Create(t.Context(), claimed("k", s.Now())); created || !errors.Is(err, keystore.ErrUnavailable) || !errors.Is(err, keystore.ErrNotApplied) {
+			t.Errorf("created %v, %v, want it unavailable", created, err)
+		}
+	}
+	if err := os.WriteFile(s.path, former, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	mustCreate(t, s, claimed("other", s.Now()))
+	wantRecord(t, s, j.Name, j)
+}
+
 // An operation that panics, as the library does when it meets a damaged page,
 // fails its batch for certain and nothing else.
 func TestPanicInBatch(t *testing.T) {

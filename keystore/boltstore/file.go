@@ -105,17 +105,17 @@ func syncDirectory(dir string) error {
 
 // openFile opens the file, also one that is missing or empty. Where it was open
 // before, it must still be that one, since it had records.
-func openFile(path string, was os.FileInfo, opts Options) (*file, error) {
+func openFile(path string, was *file, opts Options) (*file, error) {
 	create := was == nil
 	switch info, err := os.Stat(path); {
 	case create && errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return nil, openError(path, err)
-	case !create && !os.SameFile(was, info):
+	case !create && !os.SameFile(was.info, info):
 		return nil, openError(path, errReplaced)
 	case create && info.Size() == 0:
 	default:
-		if err := inspect(path, create); err != nil {
+		if err := inspect(path, was); err != nil {
 			return nil, openError(path, err)
 		}
 	}
@@ -169,7 +169,10 @@ func (f *file) options(create bool) *bbolt.Options {
 // ends the process. So that walk is done here first, where it is an error. Where
 // they are written down, it is made sure that this can be read: the library would
 // panic, and leave the file locked.
-func inspect(path string, create bool) error {
+//
+// A file that was open before has all that was on the disk then. Otherwise an older copy
+// was written over it.
+func inspect(path string, was *file) error {
 	f := new(file)
 	return guard(func() (err error) {
 		options := f.options(false)
@@ -179,11 +182,14 @@ func inspect(path string, create bool) error {
 		}
 		defer func() { _ = f.db.Close() }()
 		return f.db.View(func(tx *bbolt.Tx) error {
-			if first, _ := tx.Cursor().First(); first == nil && create {
+			if first, _ := tx.Cursor().First(); first == nil && was == nil {
 				return nil // a crash came between the first two steps of creating it
 			}
 			if err := checkFormat(tx); err != nil {
 				return err
+			}
+			if was != nil && int64(tx.ID()) < was.durable.Load() {
+				return errReplaced
 			}
 			clean := tx.Bucket(aboutBucket).Get(cleanKey) != nil
 			if !clean {

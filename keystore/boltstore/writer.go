@@ -37,6 +37,7 @@ type writer struct {
 	waiting []*operation // reused from batch to batch
 	due     keystore.Time
 	tried   time.Time // when opening the file again was last tried
+	last    *file     // the one opened last
 }
 
 // submit has the writer apply an operation, and waits until it is on the disk.
@@ -176,11 +177,14 @@ func (s *Store) transact(fn func(*batch) error) ([]keystore.Name, error) {
 			return err
 		}
 		defer f.rollback(tx)
+		id := int64(tx.ID())
+		if id != f.durable.Load()+1 { // nobody else has written a commit
+			return errReplaced
+		}
 		b = newBatch(tx, s.now, s.writer.due)
 		if err := fn(b); err != nil || !b.dirty {
 			return err
 		}
-		id := int64(tx.ID())
 		committing = true
 		if err := s.opts.commit(tx); err != nil {
 			return err
@@ -200,7 +204,7 @@ func (s *Store) transact(fn func(*batch) error) ([]keystore.Name, error) {
 		err = fmt.Errorf("%w: %w", keystore.ErrFull, err)
 	}
 	err = fmt.Errorf("%w: write %s: %w", keystore.ErrUnavailable, s.path, err)
-	if committing || errors.Is(err, errPanic) {
+	if committing || errors.Is(err, errPanic) || errors.Is(err, errReplaced) {
 		s.log.Error("a write has failed; opening the store file again", "file", s.path, "error", err)
 		s.file.Store(nil)
 		f.failed.Store(true)
@@ -223,14 +227,14 @@ func (s *Store) reopen() *file {
 	if time.Since(s.writer.tried) < s.opts.reopenEvery {
 		return nil
 	}
-	f, err := openFile(s.path, s.info, s.opts)
+	f, err := openFile(s.path, s.writer.last, s.opts)
 	if err != nil {
 		s.writer.tried = time.Now()
 		s.log.Error("the store is unavailable: its file can't be opened again", "file", s.path, "error", err)
 		return nil
 	}
 	s.log.Info("the store file is open again", "file", s.path)
-	s.writer.due = f.due
+	s.writer.due, s.writer.last = f.due, f
 	s.file.Store(f)
 	return f
 }
