@@ -256,6 +256,35 @@ func TestWrittenOverByAnOlderCopy(t *testing.T) {
 	wantRecord(t, s, j.Name, j)
 }
 
+// A file that was emptied while it was in use lets nobody wait for ever, and is taken up
+// again when its content is back.
+func TestEmptiedInUse(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, Options{reopenEvery: time.Nanosecond})
+	j := claimed("k", s.Now())
+	mustCreate(t, s, j)
+	former, err := os.ReadFile(s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(s.path, 0); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := s.Get(t.Context(), j.Name); !errors.Is(err, keystore.ErrUnavailable) {
+			t.Errorf("get: %v, want it unavailable", err)
+		}
+		if _, created, err := s.Create(t.Context(), claimed("k", s.Now())); created || !errors.Is(err, keystore.ErrUnavailable) || !errors.Is(err, keystore.ErrNotApplied) {
+			t.Errorf("created %v, %v, want it unavailable", created, err)
+		}
+	}
+	if err := os.WriteFile(s.path, former, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	mustCreate(t, s, claimed("other", s.Now()))
+	wantRecord(t, s, j.Name, j)
+}
+
 // An operation that panics, as the library does when it meets a damaged page,
 // fails its batch for certain and nothing else.
 func TestPanicInBatch(t *testing.T) {
@@ -307,7 +336,7 @@ func TestReleaseOfWedgedFile(t *testing.T) {
 	if _, err := f.db.Begin(true); err != nil {
 		t.Fatal(err)
 	}
-	f.wedged = true
+	f.wedged.Store(true)
 	if err := f.release(); err != nil {
 		t.Fatal(err)
 	}

@@ -48,13 +48,14 @@ type file struct {
 	db     *bbolt.DB
 	handle *os.File      // db's own
 	info   os.FileInfo   // which file it is
+	metas  int64         // how long the pages are that every transaction begins with
 	due    keystore.Time // the first expiry in it when it was opened; zero: none
 
-	// wedged: undoing a transaction met damage half-way, which has left the
-	// library's locks held. Closing the database would wait for ever, so that
+	// wedged: beginning or undoing a transaction met damage half-way, which has left
+	// the library's locks held. Closing the database would wait for ever, so that
 	// its handle alone is closed. The file stays locked until the process ends,
 	// since it is still mapped.
-	wedged bool
+	wedged atomic.Bool
 
 	// durable is the last transaction that is on the disk for certain. The
 	// library lets readers see a transaction shortly before that.
@@ -126,6 +127,7 @@ func openFile(path string, was *file, opts Options) (*file, error) {
 		if err != nil {
 			return err
 		}
+		f.metas = 2 * int64(f.db.Info().PageSize)
 		if f.info, err = f.handle.Stat(); err != nil {
 			return err
 		}
@@ -238,7 +240,7 @@ func openError(path string, err error) error {
 // disk, and a repeated write would take it for done. Another commit on top of
 // it settles that.
 func (f *file) prepare(commit func(*bbolt.Tx) error) error {
-	tx, err := f.db.Begin(true)
+	tx, err := f.begin(true)
 	if err != nil {
 		return err
 	}
@@ -287,7 +289,7 @@ func (s *Store) read(ctx context.Context, fn func(*bbolt.Tx) error) error {
 		return s.noFile()
 	}
 	err := guard(func() error {
-		tx, err := f.db.Begin(false)
+		tx, err := f.begin(false)
 		if err != nil {
 			return err
 		}
@@ -339,7 +341,7 @@ func (f *file) close() error {
 func (f *file) list() error {
 	f.db.NoFreelistSync = false
 	err := guard(func() error {
-		tx, err := f.db.Begin(true)
+		tx, err := f.begin(true)
 		if err != nil {
 			return err
 		}
@@ -357,24 +359,6 @@ func (f *file) list() error {
 	f.failed.Store(err != nil)
 	f.settle()
 	return err
-}
-
-// rollback undoes a transaction unless it has been committed.
-func (f *file) rollback(tx *bbolt.Tx) {
-	f.wedged = true
-	_ = tx.Rollback() // fails only if there is nothing left to undo
-	f.wedged = false
-}
-
-// release gives the file back, for others to open.
-func (f *file) release() error {
-	if f.db == nil || f.wedged {
-		if f.handle == nil {
-			return nil
-		}
-		return f.handle.Close()
-	}
-	return f.db.Close()
 }
 
 // errPanic: the library met something in the file that can't be.

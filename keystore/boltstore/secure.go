@@ -11,7 +11,7 @@ import "io"
 // such a commit has written were on the disk before its last page, the one that makes
 // it the last commit, so that this one is all that is to be written again.
 func (f *file) secure(secure func(metaPages, int64, int) error) error {
-	tx, err := f.db.Begin(false)
+	tx, err := f.begin(false)
 	if err != nil {
 		return err
 	}

@@ -172,7 +172,7 @@ func (s *Store) transact(fn func(*batch) error) ([]keystore.Name, error) {
 	var b *batch
 	committing := false
 	err := guard(func() error {
-		tx, err := f.db.Begin(true)
+		tx, err := f.begin(true)
 		if err != nil {
 			return err
 		}
