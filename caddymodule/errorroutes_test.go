@@ -83,3 +83,24 @@ func TestErrorRoutesForOtherErrorsDontMatter(t *testing.T) {
 		t.Errorf("reused: %+v", a)
 	}
 }
+
+// Nor does what another site on the same server has in its error routes.
+func TestErrorRoutesOfOtherSitesDontMatter(t *testing.T) {
+	u, backup := newUpstream(t), newUpstream(t)
+	config := site(t, protect(u, "owner shared")+`
+	handle_errors {
+		respond "page {err.status_code} {http.idempotency.code}"
+	}`)
+	_, port, _ := strings.Cut(address, ":")
+	load(t, strings.Replace(config, "\n:"+port+" {", "\nhttp://"+address+" {", 1)+`
+http://o.test:`+port+` {
+	bind 127.0.0.1
+	handle_errors {
+		reverse_proxy `+backup.Listener.Addr().String()+`
+	}
+}`)
+	askByDelete(t, "/pay", "k")
+	if a := askByDelete(t, "/other", "k"); a.status != 409 || a.body != "page 409 key-reused" {
+		t.Errorf("reused: %+v", a)
+	}
+}

@@ -129,7 +129,8 @@ type routeWalk struct {
 
 func (w *routeWalk) passOn(routes caddyhttp.RouteList) bool {
 	for _, route := range routes {
-		if w.r != nil {
+		certain := w.r != nil
+		if certain {
 			if matches, err := route.MatcherSets.AnyMatchWithError(w.r); err != nil || !matches {
 				continue
 			}
@@ -153,6 +154,9 @@ func (w *routeWalk) passOn(routes caddyhttp.RouteList) bool {
 			default:
 				w.r = nil
 			}
+		}
+		if certain && route.Terminal { // as each site is: what follows is another one's
+			return false
 		}
 	}
 	return false
