@@ -76,6 +76,7 @@ func (c *chain) Inspect(err error) proxy.Failure {
 		n, isInt := retries.(int)
 		f.Retried = !isInt || n > 0
 	}
+	_, f.Answered = c.repl.Get("http.intercept.status_code")
 	return f
 }
 

@@ -56,7 +56,7 @@ func (v verdict) under(contract *Contract, answer *keystore.Response) verdict {
 // error last, since that one can lie: a connection that was refused on a second
 // try says nothing about the first.
 func classify(seen observation, overrides map[int]keystore.Outcome) verdict {
-	if seen.answer == nil && seen.trace.soughtInVain() {
+	if seen.answer == nil && !seen.failure.Answered && seen.trace.soughtInVain() {
 		reason := "never sent: no connection was obtained"
 		if seen.trace.shut.Load() > 0 {
 			reason = keystore.ReasonNeverDispatched + ": the lease was half over when a connection was obtained"
@@ -92,6 +92,9 @@ func classifyError(seen observation) verdict {
 	// Of a gateway in the same chain, whose site has pages for errors.
 	if refusal, ok := errors.AsType[*Refusal](seen.err); ok && seen.answer == nil && outcomeOfRefusal(refusal.Code) == keystore.OutcomeFailed {
 		return verdict{outcome: keystore.OutcomeFailed, reason: "a gateway behind this one refused with " + refusal.Code, status: refusal.Status}
+	}
+	if seen.failure.Answered { // by handlers that may have carried it out themselves
+		return verdict{outcome: keystore.OutcomeUnknown, reason: fmt.Sprintf("a handler made an error with status %d of the answer", status)}
 	}
 	if seen.answer == nil && seen.trace.connected.Load() == 0 {
 		hooked, unseen := seen.trace.asked.Load() > 0, seen.trace.unseen()

@@ -113,6 +113,9 @@ func TestClassify(t *testing.T) {
 		{"a handler's own 500", seenAs(0, 0, failed(Failure{Status: 500})), nil, unknown, 0},
 		{"an error without a status", seenAs(0, 0, failed(Failure{})), nil, unknown, 0},
 		{"a handler's own 403 after it was ended", seenAs(0, 0, func(o *observation) { failed(Failure{Status: 403})(o); o.ended = errStopped }), nil, unknown, 0},
+		{"an error made of an answer", seenAs(0, 0, failed(Failure{Status: 404, Answered: true})), nil, unknown, 0},
+		{"an error made of an answer, by a refused connection", seenAs(1, 0, failed(Failure{Status: 502, Answered: true})), nil, unknown, 0},
+		{"the same without hooks", seenAs(0, 0, failed(Failure{Status: 502, DialFailed: true, Answered: true})), nil, unknown, 0},
 		{"503 with a connection", seenAs(1, 1, failed(Failure{Status: 503})), nil, unknown, 0},
 
 		{"reset", seenAs(1, 1, failed(Failure{Status: 502})), nil, unknown, 0},

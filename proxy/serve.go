@@ -32,6 +32,8 @@ type Failure struct {
 	DialFailed bool
 	// Retried says that the chain had tried more than once.
 	Retried bool
+	// Answered says that the chain had an answer, of which it made this error.
+	Answered bool
 }
 
 // Exchange is what surrounds one request.
