@@ -63,14 +63,18 @@ func (r records) whole(v value) (value, error) {
 	if !v.inPieces() {
 		return bytes.Clone(v), nil
 	}
-	size := v.size()
-	whole := make(value, 0, min(size, 64<<20)+instantLen)
+	// The length is believed only where the pieces have it: it may be damaged.
+	have := 0
 	cursor := r.pieces.Cursor()
 	for key, piece := cursor.Seek(v.number()); bytes.HasPrefix(key, v.number()); key, piece = cursor.Next() {
-		whole = append(whole, piece...)
+		have += len(piece)
 	}
-	if len(whole) != size {
-		return nil, fmt.Errorf("%w: its pieces have %d bytes, and should have %d", keystore.ErrCorrupt, len(whole), size)
+	if size := v.size(); have != size {
+		return nil, fmt.Errorf("%w: its pieces have %d bytes, and should have %d", keystore.ErrCorrupt, have, size)
+	}
+	whole := make(value, 0, have+instantLen)
+	for key, piece := cursor.Seek(v.number()); bytes.HasPrefix(key, v.number()); key, piece = cursor.Next() {
+		whole = append(whole, piece...)
 	}
 	return binary.BigEndian.AppendUint64(whole, uint64(v.expires())), nil
 }

@@ -3,8 +3,10 @@ package boltstore
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"testing"
 
@@ -193,5 +195,43 @@ func TestLostPiece(t *testing.T) {
 	}
 	if _, swapped, err := s.Swap(context.Background(), other.WriteID, other); swapped || !errors.Is(err, keystore.ErrCorrupt) || !errors.Is(err, keystore.ErrNotApplied) {
 		t.Errorf("swap: %v, %v", swapped, err)
+	}
+}
+
+// A length that can't be that of a record is damage, and neither asked for as memory nor a
+// reason to open the file again.
+func TestImpossibleLength(t *testing.T) {
+	t.Parallel()
+	for _, length := range []uint64{0, 1, 2 << 30, 1 << 50, math.MaxInt64, 1 << 63, math.MaxUint64} {
+		s := newStore(t, Options{})
+		j := completed(claimed("k", s.Now()), s.Now(), bodyOf("k", 3*pieceLen))
+		mustCreate(t, s, j)
+		if err := s.submit(t.Context(), &operation{apply: func(b *batch) error {
+			b.dirty = true
+			stub := bytes.Clone(b.jobs.Get(j.Name[:]))
+			binary.BigEndian.PutUint64(stub[keystore.RecordHeaderLen+8:], length)
+			return b.jobs.Put(j.Name[:], stub)
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		opened := s.file.Load()
+		if got, err := s.Get(t.Context(), j.Name); got != nil || !errors.Is(err, keystore.ErrCorrupt) {
+			t.Errorf("length %d: get: %v, %v", length, got, err)
+		}
+		other := claimed("k", s.Now())
+		if _, created, err := s.Create(t.Context(), other); created || !errors.Is(err, keystore.ErrCorrupt) || !errors.Is(err, keystore.ErrNotApplied) {
+			t.Errorf("length %d: create: %v, %v", length, created, err)
+		}
+		if _, swapped, err := s.Swap(t.Context(), other.WriteID, other); swapped || !errors.Is(err, keystore.ErrCorrupt) || !errors.Is(err, keystore.ErrNotApplied) {
+			t.Errorf("length %d: swap: %v, %v", length, swapped, err)
+		}
+		beside := claimed("beside", s.Now())
+		mustCreate(t, s, beside)
+		if page, next, err := s.Scan(t.Context(), "", 10); err != nil || next != "" || len(page) != 1 {
+			t.Errorf("length %d: scan: %d jobs, %q, %v", length, len(page), next, err)
+		}
+		if s.file.Load() != opened {
+			t.Errorf("length %d: the file was opened again", length)
+		}
 	}
 }
