@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -128,7 +127,7 @@ func TestFailedReopen(t *testing.T) {
 // its body.
 func TestNoRoom(t *testing.T) {
 	t.Parallel()
-	for _, why := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG} {
+	for _, why := range noRoom {
 		var once atomic.Bool // the next commit fails
 		s := newStore(t, Options{reopenEvery: time.Nanosecond, commit: func(tx *bbolt.Tx) error {
 			if once.Swap(false) {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"syscall"
+	"slices"
 	"time"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
@@ -241,5 +241,5 @@ func (s *Store) reopen() *file {
 
 // isFull reports whether a write has failed for want of room.
 func isFull(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
+	return slices.ContainsFunc(noRoom, func(why error) bool { return errors.Is(err, why) })
 }
