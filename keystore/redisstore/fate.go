@@ -19,6 +19,7 @@ type fate struct {
 	retired    bool   // the connection was too old to send it
 	down       bool   // it is a sign that the server does not do its work
 	full       bool   // the server has no memory left for it
+	noWrites   bool   // the server takes no writes at present, and can be asked all the same
 	notDurable bool   // it was executed, but that may yet be lost
 	to         hop    // where else the key is; nothing was executed here
 }
@@ -115,8 +116,8 @@ func fateOfReply(reply string, script bool) fate {
 		f.notApplied = true // our scripts do nothing before the one write that this refuses
 	case strings.Contains(reply, "OOM "):
 		f.full, f.notApplied = true, true // likewise
-	case script && (strings.Contains(reply, "NOREPLICAS ") || strings.Contains(reply, "MISCONF ")):
-		f.notApplied = true // likewise
+	case code == "MISCONF", code == "NOREPLICAS", script && (strings.Contains(reply, "NOREPLICAS ") || strings.Contains(reply, "MISCONF ")):
+		f.noWrites, f.notApplied = true, true // likewise
 	case script:
 		f.notApplied = refusedBeforeRunning(code, reply)
 	}

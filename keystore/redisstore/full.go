@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"context"
 	"errors"
 	"slices"
 
@@ -16,6 +17,30 @@ func isFull(err error) bool {
 	}
 	var server redis.Error
 	return errors.As(err, &server) && fateOf(err).full
+}
+
+// toldInstead returns the record that is there, where a server that refuses to create it,
+// with why, can still be asked: its memory is full, it can't write to its disk, or it has
+// fewer replicas than it has to have. A replica is none of these: what it has may be of a
+// past that was lost.
+//
+// Of the last two, nobody takes the record for the reply to an earlier send: that lets an
+// attempt start, and the server may be about to lose it.
+func (n *node) toldInstead(ctx context.Context, key string, id keystore.WriteID, why error) ([]byte, error) {
+	noWrites := takesNoWrites(why)
+	if !noWrites && !isFull(why) {
+		return nil, why
+	}
+	present, _ := n.get(ctx, key)
+	if present == nil || (noWrites && bears(present, id)) {
+		return nil, why
+	}
+	return present, nil
+}
+
+func takesNoWrites(err error) bool {
+	var server redis.Error
+	return errors.As(err, &server) && fateOf(err).noWrites
 }
 
 // settlesLean reports whether a write ends what a job has under way, and takes about

@@ -2,6 +2,9 @@ package redisstore
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +78,9 @@ func TestRefusalsOfRealServers(t *testing.T) {
 			replicate(t, admin, "127.0.0.1", "1")
 			return func() { replicate(t, admin, "no", "one") }
 		}},
+		"MISCONF": {nil, func(t *testing.T, _ *redistest.Server, admin *redis.Client) func() {
+			return failSnapshots(t, admin)
+		}},
 		"NOREPLICAS": {nil, func(t *testing.T, _ *redistest.Server, admin *redis.Client) func() {
 			configure(t, admin, "min-replicas-to-write", "1")
 			return func() { configure(t, admin, "min-replicas-to-write", "0") }
@@ -137,6 +143,95 @@ func TestRefusalsOfRealServers(t *testing.T) {
 			mustSwap(t, s, j.WriteID, done)
 		})
 	}
+}
+
+// TestTakesNoWrites: a server that takes no writes for now, but has all that it has
+// acknowledged, tells what is there. To what is new it says no, for certain; and so it does
+// to an earlier send of the same claim, which would let an attempt start. A demoted server
+// tells nothing.
+func TestTakesNoWrites(t *testing.T) {
+	t.Parallel()
+	for says, c := range map[string]struct {
+		refuse func(t *testing.T, admin *redis.Client)
+		tells  bool
+	}{
+		"MISCONF": {func(t *testing.T, admin *redis.Client) { failSnapshots(t, admin) }, true},
+		"NOREPLICAS": {func(t *testing.T, admin *redis.Client) {
+			configure(t, admin, "min-replicas-to-write", "1")
+		}, true},
+		"READONLY": {func(t *testing.T, admin *redis.Client) { replicate(t, admin, "127.0.0.1", "1") }, false},
+	} {
+		for kind, change := range map[string]func(*Options){
+			"plain":    func(*Options) {},
+			"unshared": func(o *Options) { o.Unshared = true },
+			"durable":  waiting(Durability{Fsync: true, Timeout: 400 * time.Millisecond}),
+		} {
+			t.Run(says+"/"+kind, func(t *testing.T) {
+				t.Parallel()
+				server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+				admin := rawClient(t, server.URL())
+				for _, oldServer := range []bool{false, true} {
+					s := openAt(t, server.URL(), change)
+					s.noSetGet.Store(oldServer)
+					suffix := fmt.Sprint(oldServer)
+					open, running, claimed := job(s, "open"+suffix), job(s, "running"+suffix), job(s, "claimed"+suffix)
+					done := mustCreate(t, s, job(s, "done"+suffix))
+					done = mustSwap(t, s, done.WriteID, completed(s, done, make([]byte, 100<<10)))
+					mustCreate(t, s, open)
+					open = mustSwap(t, s, open.WriteID, settled(s, open, keystore.OutcomeFailed, nil))
+					mustCreate(t, s, running)
+					mustCreate(t, s, claimed)
+
+					c.refuse(t, admin)
+					for _, j := range []*keystore.Job{done, open, running} {
+						present, created, err := s.Create(contextOf(t), job(s, j.KeySent))
+						if !c.tells {
+							mustBeUnavailable(t, "create of what is there", err, true)
+							continue
+						}
+						if err != nil || created || present == nil || present.WriteID != j.WriteID {
+							t.Errorf("%s: got %v, %t, %v; want what is there", j.KeySent, present, created, err)
+						} else if j == done && len(present.Result.Body) != 100<<10 {
+							t.Errorf("%s: it has a body of %d bytes", j.KeySent, len(present.Result.Body))
+						}
+					}
+					if _, created, err := s.Create(contextOf(t), claimed); created || err == nil {
+						t.Errorf("an earlier send: got %t, %v; want it refused", created, err)
+					}
+					_, created, err := s.Create(contextOf(t), job(s, "new"+suffix))
+					mustBeUnavailable(t, "create", err, true)
+					next := open.Start(keystore.NewAttempt{Token: keystore.NewToken(), At: s.Now(), Lease: patience, Listen: patience})
+					next.WriteID = keystore.NewWriteID()
+					_, swapped, err := s.Swap(contextOf(t), open.WriteID, next)
+					mustBeUnavailable(t, "another attempt", err, true)
+					if created || swapped {
+						t.Errorf("it says that it was done: %t, %t", created, swapped)
+					}
+					replicate(t, admin, "no", "one")
+					configure(t, admin, "min-replicas-to-write", "0")
+					configure(t, admin, "save", "")
+				}
+			})
+		}
+	}
+}
+
+// failSnapshots makes a server refuse writes, since it can't write to its disk.
+func failSnapshots(t *testing.T, admin *redis.Client) (heal func()) {
+	t.Helper()
+	dir := admin.ConfigGet(contextOf(t), "dir").Val()["dir"]
+	// What is there already can't be replaced by a file.
+	if err := os.MkdirAll(filepath.Join(dir, "dump.rdb"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	configure(t, admin, "save", "3600 1")
+	if err := admin.BgSave(contextOf(t)).Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the snapshot has failed", func() bool {
+		return strings.Contains(admin.Info(contextOf(t), "persistence").Val(), "rdb_last_bgsave_status:err")
+	})
+	return func() { configure(t, admin, "save", "") }
 }
 
 func configure(t *testing.T, admin *redis.Client, name, value string) {

@@ -172,10 +172,8 @@ func (s *Store) Create(ctx context.Context, job *keystore.Job) (present *keystor
 		n, release := s.writer(n)
 		defer release()
 		found, err := s.create(ctx, n, key, record, ttl)
-		if isFull(err) { // for what is new; a record that is there can still be told
-			if present, _ := n.get(ctx, key); present != nil {
-				found, err = present, nil
-			}
+		if err != nil { // for what is new; a record that is there can still be told
+			found, err = n.toldInstead(ctx, key, job.WriteID, err)
 		}
 		switch {
 		case err != nil || !s.durability.on():
