@@ -1,9 +1,14 @@
 package caddymodule
 
 import (
+	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-idempotency/caddy-idempotency/internal/testport"
 )
 
 // askByDelete sends a request that has no body, so that it could be sent on as it is.
@@ -102,5 +107,75 @@ http://o.test:`+port+` {
 	askByDelete(t, "/pay", "k")
 	if a := askByDelete(t, "/other", "k"); a.status != 409 || a.body != "page 409 key-reused" {
 		t.Errorf("reused: %+v", a)
+	}
+}
+
+// loadWithin runs a Caddyfile whose first server's routes are in a subroute with these
+// error routes, and behind it what follows. A Caddyfile can't say that.
+func loadWithin(t *testing.T, config, errorRoutes, behind string) {
+	t.Helper()
+	adapted, err := adapt(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all map[string]any
+	if err := json.Unmarshal(adapted, &all); err != nil {
+		t.Fatal(err)
+	}
+	server := all["apps"].(map[string]any)["http"].(map[string]any)["servers"].(map[string]any)["srv0"].(map[string]any)
+	routes, err := json.Marshal(server["routes"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	server["routes"] = json.RawMessage(`[{"handle":[{"handler":"subroute","routes":` + string(routes) + `,"errors":{"routes":` + errorRoutes + `}}` + behind + `]}]`)
+	if adapted, err = json.Marshal(all); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(t) })
+	if err := caddy.Load(adapted, true); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A subroute's own error routes get errors before the site's do. They carry out
+// nothing either, and nor does what is behind the subroute where they don't answer.
+func TestErrorRoutesOfASubroutePassNothingOn(t *testing.T) {
+	u, backup, gone := newUpstream(t), newUpstream(t), "127.0.0.1:"+testport.Take(t)
+	pass := `{"handler":"reverse_proxy","upstreams":[{"dial":"` + backup.Listener.Addr().String() + `"}]}`
+	sitePage := "\nhandle_errors {\nrespond \"site {err.status_code}\"\n}"
+	for name, c := range map[string]struct{ errors, behind, site, page, refusal string }{
+		"itself":             {errors: `[{"handle":[` + pass + `]}]`},
+		"with a site's page": {errors: `[{"handle":[` + pass + `]}]`, site: sitePage},
+		"behind it":          {errors: `[{"handle":[{"handler":"headers"}]}]`, behind: "," + pass},
+		"sometimes":          {errors: `[{"match":[{"method":["PUT"]}],"handle":[{"handler":"static_response"}]}]`, behind: "," + pass},
+		"by intercept":       {errors: `[{"handle":[{"handler":"intercept","handle_response":[{"routes":[{"handle":[` + pass + `]}]}]},{"handler":"static_response"}]}]`},
+		"a page":             {errors: `[{"handle":[{"handler":"static_response","body":"page"}]}]`, page: "page"},
+		"a page besides the site's": {
+			errors: `[{"handle":[{"handler":"static_response","body":"page"}]}]`, site: sitePage, page: "page", refusal: "page",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			key := func(of string) string { return strings.ReplaceAll(name+of, " ", "-") }
+			loadWithin(t, site(t, "handle /gone/* {\n"+strings.Replace(protect(u, "owner shared"), u.Listener.Addr().String(), gone, 1)+
+				"\n}\nhandle {\n"+protect(u, "owner shared\nreplay_check {\nerror \"closed\" 402\n}")+"\n}"+c.site), c.errors, c.behind)
+			askByDelete(t, "/pay", key("check"))
+			for range 2 {
+				if a := askByDelete(t, "/gone/x", key("gone")); a.body != c.page || a.header.Get("Idempotency-Job") == "" {
+					t.Errorf("refused connection: %+v", a)
+				}
+				if a := askByDelete(t, "/pay", key("check")); a.body != c.page {
+					t.Errorf("the check failed: %+v", a)
+				}
+				a := askByDelete(t, "/die", key("dies"))
+				if wrong := a.status != 504 || a.code() != "outcome-unknown"; c.refusal == "" && wrong || c.refusal != "" && a.body != c.refusal {
+					t.Errorf("unknown: %+v", a)
+				}
+			}
+			for of, want := range map[string]int{"gone": 0, "check": 1, "dies": 1} {
+				if n := u.executions(key(of)) + backup.executions(key(of)); n != want {
+					t.Errorf("%s: %d executions", of, n)
+				}
+			}
+		})
 	}
 }

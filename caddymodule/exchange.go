@@ -69,7 +69,7 @@ func (x *exchange) serve(route *proxy.Route, w http.ResponseWriter) error {
 		if !x.passedOn {
 			err = bodyError(err)
 		}
-		if !x.bypassed && sitePassesOn(x.r, x.asked, err) {
+		if !x.bypassed && (x.h.caught() || sitePassesOn(x.r, x.asked, err)) {
 			w.WriteHeader(errorStatus(err)) // as Caddy does where no error route matches
 			return nil
 		}

@@ -241,6 +241,7 @@ type Handler struct {
 	log      *slog.Logger
 	refusals proxy.Sampler // of their lines in the log
 	bound    atomic.Pointer[boundRoute]
+	enclosed enclosure
 }
 
 // boundRoute is the handler's route on a store's gateway.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/intercept"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 
 	"github.com/caddy-idempotency/caddy-idempotency/proxy"
@@ -23,6 +24,9 @@ func (x *exchange) refuse(w http.ResponseWriter, refusal *proxy.Refusal) error {
 	}
 	x.refusal = refusal
 	x.expose()
+	if x.h.caught() {
+		return refusal.Write(w)
+	}
 	return answerRefusal(w, x.r, x.asked, refusal)
 }
 
@@ -140,8 +144,15 @@ func (w *routeWalk) passOn(routes caddyhttp.RouteList) bool {
 			case *reverseproxy.Handler:
 				return true
 			case *caddyhttp.Subroute:
-				if w.passOn(handler.Routes) {
+				if w.passOn(handler.Routes) || handler.Errors != nil && w.passOn(handler.Errors.Routes) {
 					return true
+				}
+			case *intercept.Intercept:
+				w.r = nil // who answers is behind it
+				for _, response := range handler.HandleResponse {
+					if w.passOn(response.Routes) {
+						return true
+					}
 				}
 			case *caddyhttp.Invoke:
 				w.r = nil // a named route is looked into once, for wherever it is invoked
