@@ -25,16 +25,27 @@ type cache struct {
 	order   ordered.List // of *cached, the one used last first
 }
 
-// cached is a job in the cache.
+// cached is a job in the cache: as its record until it is asked for, which few ever are.
+// That is one piece of memory without a pointer in it, where a job is dozens of pieces
+// that the collector goes through each time.
 type cached struct {
-	job    *keystore.Job
-	size   int64
-	until  time.Time
-	forget uint64 // how often jobs had been forgotten on this gateway when it was read
+	name    keystore.Name
+	record  []byte        // nil where job is there
+	job     *keystore.Job // nil where record is there
+	size    int64
+	until   time.Time
+	expires keystore.Time
+	forget  uint64 // how often jobs had been forgotten on this gateway when it was read
 }
 
-// cachedOverhead is about what a job takes in memory besides what is of any length.
-const cachedOverhead = 1 << 10
+const (
+	// cachedOverhead is about what a job takes in memory besides what is of any length,
+	// and packedOverhead what its record does.
+	cachedOverhead = 1 << 10
+	packedOverhead = 1 << 8
+	// maxPacked bounds the bodies that are copied for the sake of what is around them.
+	maxPacked = 8 << 10
+)
 
 func newCache(size int64, ttl time.Duration) *cache {
 	if size <= 0 || ttl <= 0 {
@@ -49,19 +60,47 @@ func (c *cache) get(name keystore.Name, now keystore.Time, forgets uint64) *keys
 	if c == nil {
 		return nil
 	}
+	known, job, record := c.find(name, now, forgets)
+	if known == nil || job != nil {
+		return job
+	}
+	job, err := keystore.DecodeRecord(name, record)
+	if err != nil { // the store has it still
+		return nil
+	}
+	c.unpack(known, job)
+	return job
+}
+
+// find returns what there is under a name, and as what.
+func (c *cache) find(name keystore.Name, now keystore.Time, forgets uint64) (known *cached, job *keystore.Job, record []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.entries[name]
 	if e == nil {
-		return nil
+		return nil, nil, nil
 	}
-	known := e.Value.(*cached)
-	if known.forget != forgets || !time.Now().Before(known.until) || known.job.Expires <= now {
+	known = e.Value.(*cached)
+	if known.forget != forgets || !time.Now().Before(known.until) || known.expires <= now {
 		c.drop(e)
-		return nil
+		return nil, nil, nil
 	}
 	c.order.MoveToFront(e)
-	return known.job
+	return known, known.job, known.record
+}
+
+// unpack keeps a job that was asked for in place of its record: it may be asked for
+// again and again.
+func (c *cache) unpack(known *cached, job *keystore.Job) {
+	size := sizeOf(job)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.entries[known.name]; e == nil || e.Value != known || known.job != nil || size > c.max/4 {
+		return
+	}
+	c.used += size - known.size
+	known.job, known.record, known.size = job, nil, size
+	c.makeRoom()
 }
 
 // put keeps a job that is completed, as the store has shown it to a request that
@@ -70,29 +109,47 @@ func (c *cache) put(j *keystore.Job, forgets uint64, began time.Time) {
 	if c == nil || j == nil || j.CompletedBy.IsZero() || j.Result == nil || j.Expires.IsZero() {
 		return
 	}
-	size := sizeOf(j)
-	if size > c.max/4 { // it would be there instead of many others
+	known := &cached{name: j.Name, job: j, until: began.Add(c.ttl), expires: j.Expires, forget: forgets}
+	if known.size = sizeOf(j); known.size > c.max/4 { // it would be there instead of many others
 		return
 	}
+	known.pack()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	until := began.Add(c.ttl)
 	if e := c.entries[j.Name]; e != nil {
-		known := e.Value.(*cached)
-		if known.job == j || known.forget > forgets || known.forget == forgets && known.until.After(until) {
-			return // it was there before, or what is there was read after it
+		before := e.Value.(*cached)
+		if before.forget > forgets || before.forget == forgets && before.until.After(known.until) {
+			return // what is there was read after it
 		}
 		c.drop(e)
 	}
-	c.entries[j.Name] = c.order.PushFront(&cached{job: j, size: size, until: until, forget: forgets})
-	for c.used += size; c.used > c.max; {
+	c.entries[j.Name] = c.order.PushFront(known)
+	c.used += known.size
+	c.makeRoom()
+}
+
+// pack makes a job its record, which a store has in the same form, unless its body is
+// so large that a copy would cost more.
+func (k *cached) pack() {
+	if len(k.job.Result.Body) > maxPacked {
+		return
+	}
+	record, err := keystore.EncodeRecord(k.job)
+	if size := int64(packedOverhead + cap(record)); err == nil && size < k.size {
+		k.record, k.job, k.size = record, nil, size
+	}
+}
+
+// makeRoom drops what was used least lately. The caller holds mu.
+func (c *cache) makeRoom() {
+	for c.used > c.max {
 		c.drop(c.order.Back())
 	}
 }
 
 func (c *cache) drop(e *ordered.Element) {
 	known := c.order.Remove(e).(*cached)
-	delete(c.entries, known.job.Name)
+	delete(c.entries, known.name)
 	c.used -= known.size
 }
 

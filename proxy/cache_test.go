@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -185,6 +186,50 @@ func TestCacheIsBounded(t *testing.T) {
 	f.wantExecutions(32)
 }
 
+// What is in memory as a record is the same job when it is asked for, counts as what it
+// is then, and never takes more than its part.
+func TestCacheUnpacks(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, Config{})
+	f.serve = func(w http.ResponseWriter, _ *http.Request) error {
+		w.Header()["X-Parts"] = []string{"a", "", "b"}
+		w.WriteHeader(http.StatusCreated)
+		_, err := w.Write(bytes.Repeat([]byte("x"), 1<<10))
+		return err
+	}
+	f.do(request{})
+	job := f.mem.job()
+	now := f.gateway.store.Now()
+
+	c := newCache(mib, time.Hour)
+	c.put(job, 0, time.Now())
+	packed := c.used
+	first, second := c.get(job.Name, now, 0), c.get(job.Name, now, 0)
+	if first == nil || first != second {
+		t.Fatal("the job was read from its record again")
+	}
+	if !reflect.DeepEqual(first, job) {
+		t.Errorf("put %+v, got %+v", job, first)
+	}
+	if packed >= sizeOf(job) || c.used != sizeOf(first) {
+		t.Errorf("counted as %d bytes and then %d; the job has about %d", packed, c.used, sizeOf(job))
+	}
+
+	// Here the record would have room, and the job has not.
+	c = newCache(4*packed, time.Hour)
+	known := &cached{name: job.Name, job: job, size: sizeOf(job), until: time.Now().Add(time.Hour), expires: job.Expires}
+	known.pack()
+	c.entries[job.Name], c.used = c.order.PushFront(known), known.size
+	for range 2 {
+		if got := c.get(job.Name, now, 0); !reflect.DeepEqual(got, job) {
+			t.Errorf("put %+v, got %+v", job, got)
+		}
+	}
+	if c.used != packed {
+		t.Errorf("%d bytes are in memory, %d before it was asked for", c.used, packed)
+	}
+}
+
 // What is encrypted in the store is so in memory.
 func TestCacheKeepsSecrets(t *testing.T) {
 	t.Parallel()
@@ -193,9 +238,15 @@ func TestCacheKeepsSecrets(t *testing.T) {
 		_, err := w.Write([]byte("iban-0815"))
 		return err
 	}
-	f.do(request{})
+	const key = "order-4711"
+	f.do(request{key: key})
+	for _, e := range f.route.known.entries {
+		if record := string(e.Value.(*cached).record); record == "" || strings.Contains(record, "iban") || strings.Contains(record, key) {
+			t.Errorf("in memory there is %q", record)
+		}
+	}
 	for range 2 {
-		f.do(request{}).wantBody(t, 200, "iban-0815", true)
+		f.do(request{key: key}).wantBody(t, 200, "iban-0815", true)
 	}
 	for _, e := range f.route.known.entries {
 		j := e.Value.(*cached).job
