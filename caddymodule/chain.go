@@ -45,14 +45,29 @@ func newChain(r *http.Request, provider string, next caddyhttp.Handler) *chain {
 func (c *chain) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	defer close(c.done)
 	r = caddyhttp.PrepareRequest(r, c.repl, w, c.server)
-	for name, value := range c.vars {
-		caddyhttp.SetVar(r.Context(), name, value)
-	}
 	// In place, since the replacer refers to this very request.
-	*r = *r.WithContext(context.WithValue(r.Context(), caddyhttp.OriginalRequestCtxKey, c.original))
+	*r = *r.WithContext(&chainContext{r.Context(), c})
 	c.repl.Map(ofAttempt(r, c.provider))
 	c.repl.Map(c.inherited)
 	return c.next.ServeHTTP(w, r)
+}
+
+// chainContext has, in place of what Caddy has prepared for a new request, what the
+// chain has taken over from the one that asked for the attempt.
+type chainContext struct {
+	context.Context
+	chain *chain
+}
+
+// Value implements context.Context.
+func (c *chainContext) Value(key any) any {
+	switch {
+	case key == caddyhttp.OriginalRequestCtxKey:
+		return c.chain.original
+	case key == caddyhttp.VarsCtxKey && c.chain.vars != nil:
+		return c.chain.vars
+	}
+	return c.Context.Value(key)
 }
 
 // inherited are the placeholders that the handlers before this one have set.

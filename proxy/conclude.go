@@ -87,7 +87,7 @@ func (a *attempt) insist(report keystore.Report) (keystore.Settlement, error) {
 		if !first {
 			a.g.slots <- struct{}{}
 		}
-		ctx, cancel := context.WithTimeout(a.g.ctx, storeTime)
+		ctx := a.g.ends.context()
 		settled, err := a.report(ctx, report, 1)
 		if errors.Is(err, keystore.ErrFull) {
 			if lean, leaner := withoutBodies(report); leaner {
@@ -96,7 +96,6 @@ func (a *attempt) insist(report keystore.Report) (keystore.Settlement, error) {
 				}
 			}
 		}
-		cancel()
 		if !first {
 			<-a.g.slots
 		}

@@ -46,9 +46,7 @@ func (g *Gateway) confirm(j *keystore.Job) (*keystore.Job, error) {
 	if !g.waitsForDurability() || g.confirmed.has(j.WriteID) {
 		return j, nil
 	}
-	ctx, cancel := g.storeContext()
-	defer cancel()
-	present, done, err := g.store.Swap(ctx, keystore.WriteID{}, j)
+	present, done, err := g.store.Swap(g.storeContext(), keystore.WriteID{}, j)
 	switch {
 	case err != nil:
 		return nil, err

@@ -41,6 +41,8 @@ type Gateway struct {
 	census    atomic.Pointer[Census]
 	sampled   samplers
 	workers   workers
+	calls     deadlines     // of requests and operators
+	ends      deadlines     // of attempts that have ended
 	forgets   atomic.Uint64 // how often jobs were forgotten here
 
 	mu       sync.Mutex
@@ -62,6 +64,8 @@ func NewGateway(store keystore.Store, opts GatewayOptions) *Gateway {
 		ctx: ctx, stop: cancel,
 		draining: make(chan struct{}),
 		slots:    make(chan struct{}, backgroundWrites),
+		calls:    deadlines{parent: context.Background()},
+		ends:     deadlines{parent: ctx},
 		workers:  workers{next: make(chan func()), ended: ctx.Done()},
 		attempts: make(map[*attempt]struct{}),
 		rooms:    make(map[keystore.Name]*room),
@@ -165,15 +169,10 @@ func (g *Gateway) background(write func(ctx context.Context)) {
 	}()
 }
 
-// storeTime bounds one call to the store in a request's way.
-const storeTime = 3 * time.Second
-
 // storeContext returns a context for a call to the store. It does not end with
 // the client's: a claim or a commit that is cut because somebody hung up would
 // leave the record in the dark.
-func (g *Gateway) storeContext() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), storeTime)
-}
+func (g *Gateway) storeContext() context.Context { return g.calls.context() }
 
 // decision says what to write next given the present record, nil for none:
 // whether to create next or to put it in place of the present one. A nil next

@@ -154,8 +154,7 @@ func (g *Gateway) Resolve(ctx context.Context, d Decision) (*keystore.Job, error
 	}
 	// A decision that was cut because its caller left might be carried out
 	// without anybody being told.
-	ctx, cancel := g.storeContext()
-	defer cancel()
+	ctx = g.storeContext()
 	var refused error
 	var wrote bool
 	res := keystore.Resolution{State: d.As, Actor: d.Actor, Evidence: d.Evidence, At: g.store.Now(), ID: keystore.NewWriteID(), Kept: d.Kept}

@@ -377,9 +377,7 @@ func (rc *reconciler) honours(result *keystore.Response) error {
 
 // note leaves on the attempt what was learned.
 func (rc *reconciler) note(c *unknownCase, j *keystore.Job, a *keystore.Attempt) {
-	ctx, cancel := rc.g.storeContext()
-	defer cancel()
-	_, err := rc.g.update(ctx, j.Name, j, true, 2, func(present *keystore.Job) (*keystore.Job, bool) {
+	_, err := rc.g.update(rc.g.storeContext(), j.Name, j, true, 2, func(present *keystore.Job) (*keystore.Job, bool) {
 		if present == nil || present.ID != j.ID {
 			return nil, false
 		}

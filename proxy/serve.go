@@ -263,11 +263,9 @@ func (c *call) refuseBody(err error) error {
 func (c *call) create(job *keystore.Job) error {
 	job.WriteID = keystore.NewWriteID()
 	sent := time.Now()
-	ctx, cancel := c.g.storeContext()
 	span := c.beginSpan(SpanClaim)
-	present, created, err := c.g.store.Create(ctx, job)
+	present, created, err := c.g.store.Create(c.g.storeContext(), job)
 	endSpan(span, err)
-	cancel()
 	c.account.inStore(sent)
 	switch {
 	case err != nil:
@@ -344,16 +342,14 @@ func (c *call) judge(present *keystore.Job, sent time.Time) error {
 			}
 			next := present.Start(c.newAttempt(c.claim.Token, provider))
 			next.WriteID = keystore.NewWriteID()
-			ctx, cancel := c.g.storeContext()
+			ctx := c.g.storeContext()
 			if err := c.g.indexLapsed(ctx, present); err != nil {
-				cancel()
 				return refuseStore(err).about(present, now)
 			}
 			sent = time.Now()
 			span := c.beginSpan(SpanClaim)
 			found, swapped, err := c.g.store.Swap(ctx, present.WriteID, next)
 			endSpan(span, err)
-			cancel()
 			c.account.inStore(sent)
 			if err != nil {
 				return c.ambiguous(err, keystore.AbortedClaim{Token: c.claim.Token, Written: next, Expected: present.WriteID})

@@ -73,9 +73,7 @@ func (g *Gateway) scanOnce() error {
 		if !j.Unresolved() {
 			return nil
 		}
-		ctx, cancel := g.storeContext()
-		defer cancel()
-		if err := g.store.Index(ctx, keystore.IndexEntryOf(j)); err != nil {
+		if err := g.store.Index(g.storeContext(), keystore.IndexEntryOf(j)); err != nil {
 			return err
 		}
 		_, err := g.lapse(j)
@@ -87,9 +85,7 @@ func (g *Gateway) scanOnce() error {
 func (g *Gateway) pages(list func(context.Context, string, int) ([]*keystore.Job, string, error), each func(*keystore.Job) error) error {
 	cursor := ""
 	for g.ctx.Err() == nil {
-		ctx, cancel := g.storeContext()
-		page, next, err := list(ctx, cursor, sweepPage)
-		cancel()
+		page, next, err := list(g.storeContext(), cursor, sweepPage)
 		if err != nil {
 			return err
 		}
@@ -111,8 +107,7 @@ func (g *Gateway) lapse(present *keystore.Job) (*keystore.Job, error) {
 	if present.Lapse(g.store.Now()) == nil {
 		return present, nil
 	}
-	ctx, cancel := g.storeContext()
-	defer cancel()
+	ctx := g.storeContext()
 	if err := g.indexLapsed(ctx, present); err != nil {
 		return nil, err
 	}
