@@ -35,7 +35,7 @@ func (d *deadlines) context() context.Context {
 		return b.ctx
 	}
 	b := &bound{shared: now.Add(storeMoment)}
-	b.ctx, b.cancel = context.WithTimeout(d.parent, storeTime+storeMoment)
+	b.ctx, b.cancel = context.WithTimeout(d.parent, storeTime+storeMoment) //nolint:gosec // it ends by itself
 	d.shared.Store(b)
 	return b.ctx
 }

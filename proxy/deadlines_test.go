@@ -23,7 +23,7 @@ func TestDeadlines(t *testing.T) {
 			t.Errorf("after %v: %v", storeTime, err)
 		}
 		second := d.context()
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if first.Err() == nil || second.Err() != nil {
 			t.Errorf("%v after the last call with the first context: %v, and the next one's: %v", storeTime, first.Err(), second.Err())
