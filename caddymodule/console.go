@@ -269,7 +269,7 @@ func serveConsoleFile(w http.ResponseWriter, r *http.Request, asked string) erro
 	}
 	w.Header().Set("Content-Type", consoleTypes[path.Ext(name)])
 	w.Header().Set("Content-Length", strconv.Itoa(len(content)))
-	_, _ = w.Write(content) //nolint:gosec // a file of ours; the client may have left
+	_, _ = w.Write(content)
 	return nil
 }
 

@@ -175,7 +175,7 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.HasPrefix(r.URL.Path, "/die"), strings.HasPrefix(r.URL.Path, "/first-dies") && n == 1:
 		panic(http.ErrAbortHandler)
 	}
-	fmt.Fprintf(w, "%s %s execution %d", key, r.URL.Path, n) //nolint:gosec // nobody's browser sees it
+	fmt.Fprintf(w, "%s %s execution %d", key, r.URL.Path, n)
 }
 
 // executions returns how often the key's request was carried out.

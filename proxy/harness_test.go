@@ -127,7 +127,7 @@ func (f *fixture) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	if f.serve != nil {
 		return f.serve(w, r)
 	}
-	_, err := fmt.Fprintf(w, "execution %d", n) //nolint:gosec // of a number nothing can be made
+	_, err := fmt.Fprintf(w, "execution %d", n)
 	return err
 }
 
