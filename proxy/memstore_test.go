@@ -23,6 +23,8 @@ type memStore struct {
 	before func(op string) error
 	// after is called once a write has been applied, and can lose its reply.
 	after func(op string) error
+	// reading is called once a record was read, before it is returned.
+	reading func()
 	// deaf drops the hints to watchers.
 	deaf bool
 	ops  []string
@@ -160,8 +162,13 @@ func (s *memStore) Get(_ context.Context, name keystore.Name) (*keystore.Job, er
 		return nil, err
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.get(name)
+	j, err := s.get(name)
+	reading := s.reading
+	s.mu.Unlock()
+	if reading != nil {
+		reading()
+	}
+	return j, err
 }
 
 func (s *memStore) Index(_ context.Context, entries ...keystore.IndexEntry) error {
@@ -233,6 +240,20 @@ func (s *memStore) job() *keystore.Job {
 		}
 	}
 	return nil
+}
+
+// slowReading sets what is called once a record was read.
+func (s *memStore) slowReading(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reading = f
+}
+
+// turnDeaf drops the hints to watchers from now on.
+func (s *memStore) turnDeaf() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deaf = true
 }
 
 // garble puts something that is no record under the name of the only job.

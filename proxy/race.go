@@ -56,7 +56,7 @@ func (r *race) next(started bool) {
 
 // look ends the own attempts if another one has won.
 func (r *race) look() {
-	j, changed, err := r.f.g.look(r.room)
+	j, _, changed, err := r.f.g.look(r.room)
 	r.changed = changed
 	if err == nil && j != nil && !j.CompletedBy.IsZero() && !slices.Contains(r.f.tokens, j.CompletedBy) {
 		r.f.g.cancelLosers(j)

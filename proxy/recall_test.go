@@ -4,7 +4,9 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unsafe"
 
@@ -47,6 +49,48 @@ func TestCacheKeepsTheNewer(t *testing.T) {
 		f.do(request{}).wantBody(t, 200, "execution 1", true)
 		f.do(request{}).wantBody(t, 200, "execution 2", true)
 	})
+}
+
+// What a room has read before a request came is not for that request: the job may have
+// been forgotten since, here or by another gateway.
+func TestRoomShowsNothingOlderThanTheRequest(t *testing.T) {
+	for name, c := range map[string]struct {
+		config Config
+		forget func(*fixture) error
+	}{
+		"here": {Config{CacheSize: mib, CacheTTL: time.Hour}, func(f *fixture) error {
+			return f.gateway.Forget(f.t.Context(), f.mem.job().ID, "anna")
+		}},
+		"elsewhere": {Config{}, func(f *fixture) error { f.mem.wipe(); return nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, c.config, func(t *testing.T, f *fixture) {
+				end := make(chan struct{})
+				f.serve = func(w http.ResponseWriter, _ *http.Request) error {
+					f.serve = nil
+					<-end
+					_, err := w.Write([]byte("execution 1"))
+					return err
+				}
+				go f.do(request{})
+				synctest.Wait()
+				go f.do(request{}) // it waits
+				synctest.Wait()
+				f.mem.slowReading(sync.OnceFunc(func() { time.Sleep(2 * time.Second) }))
+				close(end)
+				synctest.Wait() // the room has read the result, and does not know that yet
+				f.mem.slowReading(nil)
+				f.mem.turnDeaf() // nothing makes it look again
+				if err := c.forget(f); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Second)
+				f.do(request{}).want(t, 503, CodeRecordLost)
+				f.do(request{}).wantBody(t, 200, "execution 2", false)
+				f.wantExecutions(2)
+			})
+		})
+	}
 }
 
 // All of a job counts that can be of any length.

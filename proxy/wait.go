@@ -20,6 +20,7 @@ type room struct {
 	// replaced with each new look.
 	job     *keystore.Job
 	err     error
+	asOf    time.Time // when that look began; what is seen was true then or later
 	changed chan struct{}
 }
 
@@ -53,10 +54,7 @@ func (g *Gateway) enter(j *keystore.Job, perJob, total int) (rm *room, changed <
 	} else if rm.job == nil || rm.job.WriteID != j.WriteID {
 		// The caller knows another record than the room; which is newer, only
 		// the store can tell.
-		select {
-		case rm.kick <- struct{}{}:
-		default:
-		}
+		rm.lookAgain()
 	}
 	rm.waiters++
 	g.waiters++
@@ -72,12 +70,20 @@ func (g *Gateway) enter(j *keystore.Job, perJob, total int) (rm *room, changed <
 	}, nil
 }
 
-// look returns what the watcher saw last, and a channel that is closed when it
-// has looked again.
-func (g *Gateway) look(rm *room) (j *keystore.Job, changed <-chan struct{}, err error) {
+// lookAgain asks the watcher to look now.
+func (rm *room) lookAgain() {
+	select {
+	case rm.kick <- struct{}{}:
+	default:
+	}
+}
+
+// look returns what the watcher saw last, when it began to look, and a channel that is
+// closed when it has looked again.
+func (g *Gateway) look(rm *room) (j *keystore.Job, asOf time.Time, changed <-chan struct{}, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return rm.job, rm.changed, rm.err
+	return rm.job, rm.asOf, rm.changed, rm.err
 }
 
 // watch looks at a job whenever a hint, the end of its lease, or time asks for it.
@@ -103,6 +109,7 @@ func (g *Gateway) watch(ctx context.Context, rm *room) {
 		if ctx.Err() != nil {
 			return
 		}
+		asOf := time.Now()
 		getCtx, cancel := context.WithTimeout(ctx, storeTime)
 		j, err := g.store.Get(getCtx, rm.name)
 		cancel()
@@ -112,7 +119,7 @@ func (g *Gateway) watch(ctx context.Context, rm *room) {
 		g.mu.Lock()
 		rm.err = err
 		if err == nil {
-			rm.job, seen = j, j
+			rm.job, seen, rm.asOf = j, j, asOf
 		}
 		close(rm.changed)
 		rm.changed = make(chan struct{})
@@ -154,15 +161,19 @@ func (c *call) wait(present *keystore.Job) (*keystore.Job, error) {
 		select {
 		case <-changed:
 			var j *keystore.Job
-			j, changed, lookErr = c.g.look(rm)
-			if lookErr != nil {
-				continue
-			}
-			if c.ask(j, c.g.store.Now()) != keystore.Wait {
+			var asOf time.Time
+			j, asOf, changed, lookErr = c.g.look(rm)
+			switch {
+			case lookErr != nil:
+			case c.ask(j, c.g.store.Now()) == keystore.Wait:
+				present = j
+			case asOf.Before(c.began):
+				// What was read before this request came may have been forgotten since.
+				rm.lookAgain()
+			default:
 				c.account.Verdict = VerdictWaited
 				return j, nil
 			}
-			present = j
 		case <-timer.C:
 			if lookErr != nil {
 				return nil, refuseStore(lookErr).about(present, c.g.store.Now())
