@@ -14,6 +14,16 @@ import (
 // back while the store can't record it.
 const answerTime = time.Second
 
+// wholeTime is how long the store is tried with the whole of an answer only. After that
+// one on which a try was spent in vain is tried without its body, too: a store that takes
+// that has no outage, but takes too long for the body, and would never record anything.
+// What is refused sooner than slowRefusal is refused for another reason, such as that the
+// store is known to be down.
+const (
+	wholeTime   = 10 * time.Second
+	slowRefusal = 100 * time.Millisecond
+)
+
 // conclude writes down what an attempt's end proves, and tells the client.
 func (a *attempt) conclude(seen observation) {
 	v := classify(seen, a.route.Outcomes).under(a.route.Contract, seen.answer)
@@ -74,11 +84,13 @@ func (a *attempt) conclude(seen observation) {
 	a.tell(seen, v, settled, err == nil && settled.Effect != keystore.EffectLost)
 }
 
-// insist reports until the store has taken it, or there is no sense in it any
-// more. If the store has no room for an answer, it is kept without its body. After a first failure it takes its turn with the other writes that have
-// yet to become definite.
+// insist reports until the store has taken it, or there is no sense in it any more. If the
+// store has no room for an answer, or takes it too slowly for long, that is kept without
+// its body. After a first failure it takes its turn with the other writes that have yet to
+// become definite.
 func (a *attempt) insist(report keystore.Report) (keystore.Settlement, error) {
 	pause := backoff{}
+	began := time.Now()
 	giveUp := a.began.Add(a.route.Retention)
 	if report.Outcome == keystore.OutcomeUnknown {
 		giveUp = a.began.Add(a.route.Lease) // the end of the lease says the same
@@ -87,12 +99,14 @@ func (a *attempt) insist(report keystore.Report) (keystore.Settlement, error) {
 		if !first {
 			a.g.slots <- struct{}{}
 		}
-		ctx := a.g.ends.context()
-		settled, err := a.report(ctx, report, 1)
-		if errors.Is(err, keystore.ErrFull) {
+		tried := time.Now()
+		settled, err := a.report(a.g.ends.context(), report, 1)
+		full := errors.Is(err, keystore.ErrFull)
+		slow := errors.Is(err, keystore.ErrNotApplied) && time.Since(tried) > slowRefusal && tried.Sub(began) > wholeTime
+		if full || slow {
 			if lean, leaner := withoutBodies(report); leaner {
-				if settled, err = a.report(ctx, lean, 1); err == nil {
-					a.log().Warn("the store is full: an answer is kept without its body, so that repetitions are told that it was executed, and no more")
+				if settled, err = a.report(a.g.ends.context(), lean, 1); err == nil {
+					a.logLean(full)
 				}
 			}
 		}
@@ -102,6 +116,15 @@ func (a *attempt) insist(report keystore.Report) (keystore.Settlement, error) {
 		if err == nil || definite(err) || time.Now().After(giveUp) || !pause.wait(a.g.ctx) {
 			return settled, err
 		}
+	}
+}
+
+// logLean says why an answer is kept without its body.
+func (a *attempt) logLean(full bool) {
+	if full {
+		a.log().Warn("the store is full: an answer is kept without its body, so that repetitions are told that it was executed, and no more")
+	} else {
+		a.log().Warn("the store takes the body of an answer too slowly: the answer is kept without it, so that repetitions are told that it was executed, and no more")
 	}
 }
 

@@ -89,3 +89,57 @@ func TestAnswerIsKeptWholeOnceThereIsRoom(t *testing.T) {
 		f.wantExecutions(1)
 	})
 }
+
+// narrowStore takes bodies more slowly than anybody waits for it.
+type narrowStore struct {
+	*memStore
+	narrow atomic.Bool
+	atOnce bool // it refuses them instead
+	tries  atomic.Int32
+}
+
+func (s *narrowStore) Swap(ctx context.Context, expected keystore.WriteID, j *keystore.Job) (*keystore.Job, bool, error) {
+	if s.narrow.Load() && j.Result != nil && len(j.Result.Body) > 0 {
+		s.tries.Add(1)
+		if !s.atOnce {
+			<-ctx.Done()
+		}
+		return nil, false, errors.Join(keystore.ErrUnavailable, keystore.ErrNotApplied)
+	}
+	return s.memStore.Swap(ctx, expected, j)
+}
+
+// An answer that the store takes too slowly, time and again, is recorded without its body
+// before its job becomes unknown. One that it takes after a while, or refuses for another
+// reason, is kept whole.
+func TestAnswerThatIsTooSlowToKeep(t *testing.T) {
+	for name, after := range map[string]time.Duration{"always": 0, "for a while": 8 * time.Second, "refused": 20 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &narrowStore{memStore: newMemStore(), atOnce: name == "refused"}
+				f := newFixtureOn(t, store, Config{})
+				defer f.gateway.Close()
+				store.narrow.Store(true)
+				if r := f.do(request{}).wantBody(t, 200, "execution 1", false); r.Header().Get(HeaderRecorded) != "false" {
+					t.Errorf("it is not said that the answer is not recorded: %v", r.Header())
+				}
+				if after > 0 {
+					time.Sleep(after)
+					store.narrow.Store(false)
+				}
+				time.Sleep(f.route.Lease)
+				if after > 0 {
+					f.do(request{}).wantBody(t, 200, "execution 1", true)
+				} else {
+					f.do(request{}).want(t, 410, CodeResultNotKept)
+				}
+				before := store.tries.Load()
+				time.Sleep(time.Hour)
+				if again := store.tries.Load() - before; again > 0 {
+					t.Errorf("the body was sent %d times more", again)
+				}
+				f.wantExecutions(1)
+			})
+		})
+	}
+}

@@ -72,6 +72,19 @@ var troubles = []occurrence{
 		},
 	},
 	{
+		line:      "the store takes the body of an answer too slowly: the answer is kept without it, so that repetitions are told that it was executed, and no more",
+		fields:    []string{"job", "attempt=1"},
+		incidents: []Incident{IncidentUnrecorded},
+		store:     func(mem *memStore) keystore.Store { return &narrowStore{memStore: mem} },
+		happen: func(t *testing.T, f *fixture) {
+			f.store.(*narrowStore).narrow.Store(true)
+			f.serve = says(200, "done")
+			f.do(confidential).want(t, 200, "")
+			time.Sleep(20 * time.Second)
+			f.do(confidential).want(t, 410, CodeResultNotKept)
+		},
+	},
+	{
 		line:      "the store has lost a claim that it had acknowledged",
 		fields:    []string{"job", "attempt=1", "restored=true"},
 		events:    []string{"claim_lost 1: the store had forgotten it"},
