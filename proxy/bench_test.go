@@ -242,7 +242,7 @@ func BenchmarkComposed(b *testing.B) {
 		httptrace.WithClientTrace(ctx, hooks)
 		*hooks = httptrace.ClientTrace{}
 	}
-	if t.composed.Load() == 0 {
+	if t.untold.Load() == 0 {
 		b.Fatal("not noticed")
 	}
 }

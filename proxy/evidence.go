@@ -20,10 +20,11 @@ import (
 type trace struct {
 	asked, connected, shut, headers, wrote, firstByte atomic.Int32
 
-	// composed counts those who have put hooks of their own over these, as a
-	// reverse proxy does before each round trip. One that is not followed by the
-	// question for a connection went through a transport that tells nothing.
-	composed atomic.Int32
+	// untold counts those who have put hooks of their own over these, as a reverse
+	// proxy does before each round trip, without asking for a connection next: it went
+	// through a transport that tells nothing. Others may ask without hooks of their own.
+	untold atomic.Int32
+	begun  atomic.Bool // the last of them has yet to ask
 
 	// tooLate says whether it is too late to dispatch. It is asked at the last
 	// moments at which nothing has been sent yet.
@@ -41,6 +42,9 @@ func (t *trace) with(ctx context.Context) context.Context {
 	return &watched{trace: t, Context: httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GetConn: func(addr string) {
 			t.asked.Add(1)
+			if t.begun.CompareAndSwap(true, false) {
+				t.untold.Add(-1)
+			}
 			t.setUpstream(addr)
 			if t.tooLate() {
 				t.abandon(errTooLate)
@@ -76,7 +80,8 @@ type watched struct {
 // Value implements context.Context.
 func (w *watched) Value(key any) any {
 	if key == hooksKey && calledBy("net/http/httptrace.WithClientTrace") {
-		w.trace.composed.Add(1)
+		w.trace.untold.Add(1)
+		w.trace.begun.Store(true)
 	}
 	return w.Context.Value(key)
 }
@@ -219,7 +224,7 @@ func (t *trace) soughtInVain() bool {
 }
 
 // unseen is how many round trips went through transports that tell nothing.
-func (t *trace) unseen() int32 { return max(0, t.composed.Load()-t.asked.Load()) }
+func (t *trace) unseen() int32 { return t.untold.Load() }
 
 // usable is how many connections were obtained and not shut before use.
 func (t *trace) usable() int32 { return t.connected.Load() - t.shut.Load() }
