@@ -73,7 +73,10 @@ func (r *report) ratioBars(file, title, kind string, size int) *bars {
 			continue
 		}
 		b.series = append(b.series, fmt.Sprintf("%d connections", conns))
-		for _, target := range []string{gatewayRedis, gatewayBolt, fiberRedis, nodeRedis} {
+		for _, target := range []string{gatewayRedis, gatewayBolt, minimalRedis, fiberRedis, nodeRedis} {
+			if target == minimalRedis && kind != kindFresh {
+				continue // it is there for what fresh requests cost
+			}
 			median := 0.0
 			if res := out.of(target); res != nil {
 				median, _, _ = spread(res.ratios)

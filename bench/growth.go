@@ -87,7 +87,7 @@ func (l *lab) compareFilled(ctx context.Context, what string, fill func(redis *p
 	defer redis.stop()
 	const fullName = "full"
 	l.redis[fullName] = redis
-	full, err := l.startCaddy(ctx, fullName, "full", l.gatewayOn("redis redis://"+redis.addr))
+	full, err := l.startCaddy(ctx, fullName, "full", l.caddy, l.gatewayOn("redis redis://"+redis.addr))
 	if err != nil {
 		return err
 	}
@@ -305,7 +305,7 @@ func (l *lab) growGateways(ctx context.Context) error {
 	}()
 	for _, n := range []int{1, 2, 4, 8} {
 		for len(gateways) < n {
-			g, err := l.startCaddy(ctx, fmt.Sprint("gateway", len(gateways)), fmt.Sprint("gateway", len(gateways)), l.gatewayOn("redis redis://"+redis.addr))
+			g, err := l.startCaddy(ctx, fmt.Sprint("gateway", len(gateways)), fmt.Sprint("gateway", len(gateways)), l.caddy, l.gatewayOn("redis redis://"+redis.addr))
 			if err != nil {
 				return err
 			}

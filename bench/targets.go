@@ -18,6 +18,7 @@ const (
 	staticCaddy  = "respond"
 	gatewayRedis = "gateway on Redis"
 	gatewayBolt  = "gateway on bolt"
+	minimalRedis = "minimal handler"
 	plainFiber   = "Fiber proxy"
 	fiberRedis   = "Fiber idempotency"
 	plainNode    = "Node proxy"
@@ -56,7 +57,7 @@ func newLab(ctx context.Context, o options) (*lab, error) {
 	if err == nil {
 		l.upstream, err = startSaying("upstream", dir, self, roleUpstream)
 	}
-	for _, name := range []string{gatewayRedis, fiberRedis, nodeRedis} {
+	for _, name := range []string{gatewayRedis, minimalRedis, fiberRedis, nodeRedis} {
 		if err == nil {
 			l.redis[name], err = startRedis(ctx, "redis-"+strings.ReplaceAll(name, " ", "-"), dir, o.appendOnly)
 		}
@@ -116,7 +117,13 @@ func (l *lab) start(ctx context.Context, name string) (*process, error) {
 		}
 		return startSaying(log, l.dir, "node", args...)
 	}
-	return l.startCaddy(ctx, name, log, l.caddyfileOf(name))
+	caddy := l.caddy
+	if name == minimalRedis {
+		if caddy, err = l.buildMinimal(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return l.startCaddy(ctx, name, log, caddy, l.caddyfileOf(name))
 }
 
 // stop ends a target, so that the next one of its name begins with nothing.
@@ -149,6 +156,8 @@ func (l *lab) caddyfileOf(name string) string {
 		return b.String()
 	case plainCaddy:
 		return proxy
+	case minimalRedis:
+		return "\tminimal_idempotency redis://" + l.redis[name].addr + "\n" + proxy
 	case gatewayRedis:
 		store = "redis redis://" + l.redis[name].addr
 	case gatewayBolt:
@@ -165,7 +174,7 @@ func (l *lab) protected(store, proxy string) string {
 	return "\tidempotency {\n\t\tstore " + store + "\n\t\towner shared\n" + more + "\n\t}\n" + proxy
 }
 
-func (l *lab) startCaddy(ctx context.Context, name, log, site string) (*process, error) {
+func (l *lab) startCaddy(ctx context.Context, name, log, caddy, site string) (*process, error) {
 	addr, err := freePort()
 	if err != nil {
 		return nil, err
@@ -181,7 +190,19 @@ func (l *lab) startCaddy(ctx context.Context, name, log, site string) (*process,
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return nil, err
 	}
-	return startListening(ctx, log, l.dir, addr, l.caddy, "run", "--config", file, "--adapter", "caddyfile")
+	return startListening(ctx, log, l.dir, addr, caddy, "run", "--config", file, "--adapter", "caddyfile")
+}
+
+// buildMinimal builds the Caddy that has the minimal handler, as xcaddy would, so that
+// the build cache has most of it.
+func (l *lab) buildMinimal(ctx context.Context) (program string, err error) {
+	program = filepath.Join(l.dir, "minimal")
+	build := exec.CommandContext(ctx, "go", "build", "-C", "minimal", "-trimpath", "-tags=nobadger,nomysql,nopgx", "-ldflags=-s -w", "-o", program, ".") //nolint:gosec // what to build is ours
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the minimal handler: %w: %s", err, out)
+	}
+	return program, nil
 }
 
 // nodeModules installs what the Node application needs, unless it is there.

@@ -173,8 +173,8 @@ func (b *benched) bare(tb testing.TB, key string) {
 // don't vary with the machine; more of them than this have to be worth it.
 func TestAllocations(t *testing.T) {
 	const (
-		mostFresh  = 100
-		mostReplay = 26
+		mostFresh  = 96
+		mostReplay = 24
 	)
 	b := newBenched(t)
 	n := 0
