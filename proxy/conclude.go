@@ -18,10 +18,12 @@ const answerTime = time.Second
 // one on which a try was spent in vain is tried without its body, too: a store that takes
 // that has no outage, but takes too long for the body, and would never record anything.
 // What is refused sooner than slowRefusal is refused for another reason, such as that the
-// store is known to be down.
+// store is known to be down; and bodies of less than slowBody take no store that long, so
+// that an outage, which may end between the two tries, costs none of them.
 const (
 	wholeTime   = 10 * time.Second
 	slowRefusal = 100 * time.Millisecond
+	slowBody    = 64 << 10
 )
 
 // conclude writes down what an attempt's end proves, and tells the client.
@@ -104,7 +106,7 @@ func (a *attempt) insist(report keystore.Report) (keystore.Settlement, error) {
 		full := errors.Is(err, keystore.ErrFull)
 		slow := errors.Is(err, keystore.ErrNotApplied) && time.Since(tried) > slowRefusal && tried.Sub(began) > wholeTime
 		if full || slow {
-			if lean, leaner := withoutBodies(report); leaner {
+			if lean, spared := withoutBodies(report); full && spared > 0 || spared >= slowBody {
 				if settled, err = a.report(a.g.ends.context(), lean, 1); err == nil {
 					a.logLean(full)
 				}
@@ -128,14 +130,16 @@ func (a *attempt) logLean(full bool) {
 	}
 }
 
-// withoutBodies returns a report without the bodies of answers, and whether it had any.
-func withoutBodies(report keystore.Report) (lean keystore.Report, had bool) {
+// withoutBodies returns a report without the bodies of answers, and how many bytes that
+// spares.
+func withoutBodies(report keystore.Report) (lean keystore.Report, spared int) {
 	for _, resp := range []**keystore.Response{&report.Response, &report.Kept} {
 		if *resp != nil && len((*resp).Body) > 0 {
-			*resp, had = (*resp).WithoutBody(), true
+			spared += len((*resp).Body)
+			*resp = (*resp).WithoutBody()
 		}
 	}
-	return report, had
+	return report, spared
 }
 
 // report writes what there is to say of the attempt.

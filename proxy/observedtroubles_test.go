@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,7 +79,7 @@ var troubles = []occurrence{
 		store:     func(mem *memStore) keystore.Store { return &narrowStore{memStore: mem} },
 		happen: func(t *testing.T, f *fixture) {
 			f.store.(*narrowStore).narrow.Store(true)
-			f.serve = says(200, "done")
+			f.serve = says(200, strings.Repeat("x", slowBody))
 			f.do(confidential).want(t, 200, "")
 			time.Sleep(20 * time.Second)
 			f.do(confidential).want(t, 410, CodeResultNotKept)
