@@ -173,8 +173,8 @@ func (b *benched) bare(tb testing.TB, key string) {
 // don't vary with the machine; more of them than this have to be worth it.
 func TestAllocations(t *testing.T) {
 	const (
-		mostFresh  = 94
-		mostReplay = 23
+		mostFresh  = 92
+		mostReplay = 21
 	)
 	b := newBenched(t)
 	n := 0

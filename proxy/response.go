@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
@@ -224,5 +225,25 @@ func setJobHeaders(h http.Header, j *keystore.Job) {
 	}
 }
 
-// httpDate formats an instant as HTTP does (RFC 9110, section 5.6.7).
-func httpDate(t time.Time) string { return t.UTC().Format(http.TimeFormat) }
+// httpDate formats an instant as HTTP does (RFC 9110, section 5.6.7). Many answers tell
+// of the same seconds: when a job of now will have expired, and when one was answered
+// that many ask for.
+func httpDate(t time.Time) string {
+	second := t.Unix()
+	slot := &dates[uint64(second)%uint64(len(dates))]
+	if known := slot.Load(); known != nil && known.second == second {
+		return known.text
+	}
+	d := &date{second, t.UTC().Format(http.TimeFormat)}
+	slot.Store(d)
+	return d.text
+}
+
+// date is a second as HTTP writes it.
+type date struct {
+	second int64
+	text   string
+}
+
+// dates are those that were written last.
+var dates [256]atomic.Pointer[date]

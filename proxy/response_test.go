@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
@@ -256,4 +257,40 @@ func TestSEC07SessionsAreNotReplayed(t *testing.T) {
 			f.wantExecutions(1)
 		})
 	}
+}
+
+// A date is the one that was asked for, whichever was written in its place before.
+func TestHTTPDate(t *testing.T) {
+	t.Parallel()
+	start := time.Date(2026, 12, 31, 23, 59, 30, 999_999_999, time.FixedZone("", 3600))
+	for range 2 {
+		for second := range 3 * len(dates) {
+			at := start.Add(time.Duration(second) * time.Second)
+			for range 2 {
+				if got, want := httpDate(at), at.UTC().Format(http.TimeFormat); got != want {
+					t.Fatalf("got %s, want %s", got, want)
+				}
+			}
+		}
+	}
+	if got := httpDate(time.Unix(-1, 0)); got != "Wed, 31 Dec 1969 23:59:59 GMT" {
+		t.Errorf("before the epoch: %s", got)
+	}
+}
+
+// BenchmarkHTTPDate is a date that was written lately, and one that was not.
+func BenchmarkHTTPDate(b *testing.B) {
+	now := time.Now()
+	b.Run("again", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			httpDate(now)
+		}
+	})
+	b.Run("new", func(b *testing.B) {
+		b.ReportAllocs()
+		for at := now; b.Loop(); at = at.Add(time.Second) {
+			httpDate(at)
+		}
+	})
 }
