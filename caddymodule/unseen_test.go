@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,9 +18,11 @@ import (
 
 func init() { caddy.RegisterModule(new(asksFirst)) }
 
-// asksFirst asks a service that may be down about each request, and goes on all the same.
+// asksFirst asks a service that may be down about each request, and goes on all the
+// same, unless it is strict.
 type asksFirst struct {
-	URL string `json:"url"`
+	URL    string `json:"url"`
+	Strict bool   `json:"strict"`
 }
 
 func (*asksFirst) CaddyModule() caddy.ModuleInfo {
@@ -31,21 +34,64 @@ func (a *asksFirst) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddy
 	if err != nil {
 		return err
 	}
-	if resp, err := http.DefaultClient.Do(req); err == nil {
+	resp, err := http.DefaultClient.Do(req)
+	switch {
+	case err == nil:
 		resp.Body.Close()
+	case a.Strict:
+		return caddyhttp.Error(http.StatusBadGateway, err)
 	}
 	return next.ServeHTTP(w, r)
 }
 
 // That somebody's question found no connection doesn't say that FastCGI, which tells
-// nothing of its own, has sent nothing.
+// nothing of its own, has sent nothing: whether it was asked before or after that.
 func TestRefusedQuestionIsNoProofForFastCGI(t *testing.T) {
+	for name, c := range map[string]struct {
+		site   string
+		strict bool
+		answer string
+	}{
+		"before it": {"route {\nrespond ASKS\nreverse_proxy UPSTREAM {\ntransport fastcgi\n}\n}", false, ""},
+		"of an answer": {
+			"reverse_proxy UPSTREAM {\ntransport fastcgi\nhandle_response {\nrespond ASKS\n}\n}",
+			true, "Status: 201 Created\r\nContent-Length: 0\r\n\r\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			upstream, executions := fastCGI(t, c.answer)
+			config, err := adapt(site(t, "idempotency {\nowner shared\n}\n"+strings.ReplaceAll(c.site, "UPSTREAM", upstream)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { stop(t) })
+			config = []byte(strings.Replace(string(config), `{"body":"ASKS","handler":"static_response"}`,
+				`{"handler":"idempotency_test_asks_first","url":"http://127.0.0.1:`+testport.Take(t)+`","strict":`+strconv.FormatBool(c.strict)+`}`, 1))
+			if err := caddy.Load(config, true); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if a := post(t, "/pay", "k"); a.code() != "outcome-unknown" {
+					t.Errorf("got %+v", a)
+				}
+			}
+			if n := executions.Load(); n != 1 {
+				t.Errorf("%d executions", n)
+			}
+		})
+	}
+}
+
+// fastCGI is a server that gives each request the same answer; none at all if that is
+// empty.
+func fastCGI(t *testing.T, answer string) (addr string, executions *atomic.Int32) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
-	var executions atomic.Int32
+	executions = new(atomic.Int32)
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -62,25 +108,12 @@ func TestRefusedQuestionIsNoProofForFastCGI(t *testing.T) {
 				all = append(all, piece[:n]...)
 			}
 			executions.Add(1)
+			if answer != "" {
+				record := append([]byte{1, 6, 0, 1, 0, byte(len(answer)), 0, 0}, answer...)
+				_, _ = c.Write(append(record, 1, 3, 0, 1, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
+			}
 			c.Close()
 		}
 	}()
-	config, err := adapt(site(t, "idempotency {\nowner shared\n}\nroute {\nrespond FIRST\nreverse_proxy "+l.Addr().String()+" {\ntransport fastcgi\n}\n}"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { stop(t) })
-	config = []byte(strings.Replace(string(config), `{"body":"FIRST","handler":"static_response"}`,
-		`{"handler":"idempotency_test_asks_first","url":"http://127.0.0.1:`+testport.Take(t)+`"}`, 1))
-	if err := caddy.Load(config, true); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		if a := post(t, "/pay", "k"); a.code() != "outcome-unknown" {
-			t.Errorf("got %+v", a)
-		}
-	}
-	if n := executions.Load(); n != 1 {
-		t.Errorf("%d executions", n)
-	}
+	return l.Addr().String(), executions
 }

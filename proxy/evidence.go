@@ -21,10 +21,9 @@ type trace struct {
 	asked, connected, shut, headers, wrote, firstByte atomic.Int32
 
 	// untold counts those who have put hooks of their own over these, as a reverse
-	// proxy does before each round trip, without asking for a connection next: it went
-	// through a transport that tells nothing. Others may ask without hooks of their own.
+	// proxy does before each round trip, and have asked for no connection with them: it
+	// went through a transport that tells nothing.
 	untold atomic.Int32
-	begun  atomic.Bool // the last of them has yet to ask
 
 	// tooLate says whether it is too late to dispatch. It is asked at the last
 	// moments at which nothing has been sent yet.
@@ -39,12 +38,9 @@ type trace struct {
 
 // with returns a context in which the trace watches.
 func (t *trace) with(ctx context.Context) context.Context {
-	return &watched{trace: t, Context: httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+	hooks := &httptrace.ClientTrace{
 		GetConn: func(addr string) {
 			t.asked.Add(1)
-			if t.begun.CompareAndSwap(true, false) {
-				t.untold.Add(-1)
-			}
 			t.setUpstream(addr)
 			if t.tooLate() {
 				t.abandon(errTooLate)
@@ -68,22 +64,37 @@ func (t *trace) with(ctx context.Context) context.Context {
 			}
 		},
 		GotFirstResponseByte: func() { t.firstByte.Add(1) },
-	})}
+	}
+	return &watched{trace: t, hooks: hooks, Context: httptrace.WithClientTrace(ctx, hooks)}
 }
 
 // watched is a context that notices when somebody puts hooks over the trace's.
 type watched struct {
 	context.Context
 	trace *trace
+	hooks *httptrace.ClientTrace
 }
 
 // Value implements context.Context.
 func (w *watched) Value(key any) any {
 	if key == hooksKey && calledBy("net/http/httptrace.WithClientTrace") {
-		w.trace.untold.Add(1)
-		w.trace.begun.Store(true)
+		return w.composed()
 	}
 	return w.Context.Value(key)
+}
+
+// composed returns the trace's hooks for somebody to put others over them. They are that
+// one's own: others may ask for connections meanwhile, or later, with or without hooks.
+func (w *watched) composed() *httptrace.ClientTrace {
+	w.trace.untold.Add(1)
+	own, told := *w.hooks, new(atomic.Bool)
+	own.GetConn = func(addr string) {
+		w.hooks.GetConn(addr)
+		if told.CompareAndSwap(false, true) {
+			w.trace.untold.Add(-1)
+		}
+	}
+	return &own
 }
 
 // hooksKey is the key under which net/http/httptrace keeps hooks in a context.

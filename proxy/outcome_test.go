@@ -26,8 +26,16 @@ func TestUnseenRoundTrips(t *testing.T) {
 		t.Errorf("%d unseen", n)
 	}
 	compose()
-	compose()
 	compose().GetConn("")
+	compose()
+	httptrace.ContextClientTrace(ctx).GetConn("") // makes up for neither of the two
+	if n := watch.unseen(); n != 2 {
+		t.Errorf("%d unseen", n)
+	}
+	one, other := compose(), compose() // at once
+	one.GetConn("")
+	other.GetConn("")
+	other.GetConn("") // again, by the transport itself
 	if n := watch.unseen(); n != 2 {
 		t.Errorf("%d unseen", n)
 	}
