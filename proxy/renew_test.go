@@ -47,10 +47,21 @@ func TestManyRenewalsShareRoundTrips(t *testing.T) {
 	f.gateway.mu.Lock()
 	due := slices.Collect(maps.Keys(f.gateway.attempts))
 	f.gateway.mu.Unlock()
-	f.gateway.renew(due)
-	// The gateway's own loop may be looking at a few in that moment.
-	if renewed, flights := f.incs.of(IncidentRenewed), net.Flights("EVALSHA"); renewed < attempts*99/100 || flights > roundTrips {
-		t.Errorf("%d renewals took %d round trips, want at most %d", renewed, flights, roundTrips)
+	// On a machine that has much else to do, some may take longer than they are waited for.
+	for tries := 1; ; tries++ {
+		before, flown := f.incs.of(IncidentRenewed), net.Flights("EVALSHA")
+		f.gateway.renew(due)
+		renewed, flights := f.incs.of(IncidentRenewed)-before, net.Flights("EVALSHA")-flown
+		if flights > roundTrips {
+			t.Errorf("%d renewals took %d round trips, want at most %d", renewed, flights, roundTrips)
+		}
+		// The gateway's own loop may be looking at a few in that moment.
+		if renewed >= attempts*99/100 {
+			break
+		}
+		if tries == 10 {
+			t.Fatalf("only %d of %d leases were renewed", renewed, attempts)
+		}
 	}
 	net.Gather("EVALSHA", 0)
 	close(gate)
