@@ -128,7 +128,16 @@ func (n namedProvider) prove(ctx context.Context, unsafe bool) provenView {
 		return v
 	}
 	defer done()
-	began, maxAge := n.store.store.Now(), n.h.Contract.proofMaxAge()
+	maxAge := n.h.Contract.proofMaxAge()
+	// The cases may cost money, and would have been run for nothing.
+	ready, cancel := context.WithTimeout(ctx, proofTime)
+	_, err = n.store.gateway.Proof(ready, n.subject(), maxAge)
+	cancel()
+	if errors.Is(err, keystore.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+		v.Error = fmt.Errorf("no case was run, since the proof could not be kept: %w", err).Error()
+		return v
+	}
+	began := n.store.store.Now()
 	v.Cases = n.h.contract.Prove(ctx, unsafe, func(r *http.Request, key string) (*keystore.Response, error) { return n.h.sendCase(n.p, r, key) })
 	defer n.store.proofs.forget(n.subject())
 	// What has come to its end is worth to be kept though the caller has left.
@@ -143,7 +152,7 @@ func (n namedProvider) prove(ctx context.Context, unsafe bool) provenView {
 		}
 		v.Proven, v.Until = true, proof.Expires.Std()
 	case v.Cases.Refuted():
-		if _, err := n.store.gateway.DropProof(keep, n.subject(), began); err != nil {
+		if _, err := n.store.gateway.DropProof(keep, n.subject(), began, maxAge); err != nil {
 			v.Error = fmt.Errorf("an earlier proof could not be taken back: %w", err).Error()
 		}
 	case ctx.Err() != nil:
@@ -164,8 +173,10 @@ func (h *Handler) sendCase(p *Provider, r *http.Request, key string) (*keystore.
 	if header := http.CanonicalHeaderKey(cmp.Or(p.SendKey, h.SendKey)); header != "" {
 		r.Header[header] = []string{proxy.SentKey(key)}
 	}
-	answer, err := proxy.Ask(func(w http.ResponseWriter, r *http.Request) error {
-		return p.chain.ServeHTTP(w, caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, h.server))
+	repl := caddy.NewReplacer()
+	repl.Map(ofAttempt(key, 1, p.Name)) // there is no job, and the key is another one each time, too
+	answer, err := proxy.AskOnce(func(w http.ResponseWriter, r *http.Request) error {
+		return p.chain.ServeHTTP(w, caddyhttp.PrepareRequest(r, repl, w, h.server))
 	}, r, h.config.MaxResponseBody)
 	switch {
 	case errors.Is(err, proxy.ErrLookupSilent):

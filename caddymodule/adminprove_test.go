@@ -200,6 +200,83 @@ func TestProveLeavesUnsafeCasesOut(t *testing.T) {
 	p.failsOver("c", true)
 }
 
+// The command that is named is one with which it is proven.
+func TestNamedCommandProves(t *testing.T) {
+	for name, c := range map[string]struct{ cases, end string }{
+		"safe":   {safeCase, "--provider backup"},
+		"unsafe": {strings.Replace(safeCase, "# @safe\n", "", 1), "--provider backup --unsafe (which sends cases that are not marked as safe)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newProving(t, c.cases, "", "")
+			why := p.providers().Providers[1].Why
+			_, command, _ := strings.Cut(why, "run: caddy idempotency ")
+			if !strings.HasSuffix(command, c.end) {
+				t.Fatalf("got %q", why)
+			}
+			command, _, _ = strings.Cut(command, " (")
+			caddyCommand(t, nil, append(strings.Fields(command), "--address", p.admin)...).want(t, 0, "backup is proven until")
+			p.failsOver("a", true)
+		})
+	}
+}
+
+// A case without a body is sent once, also over a connection that dies.
+func TestCasesAreNotSentAgain(t *testing.T) {
+	for _, method := range []string{http.MethodPost, http.MethodGet} {
+		dying, executions := newDying(t, false)
+		p := newProving(t, "### warm\nPUT /charges\n\nHTTP 200\n\n### dies\n"+method+" /charges/1\n\nHTTP 200\n", "", "")
+		config := strings.ReplaceAll(p.config, p.fallback.Listener.Addr().String(), dying)
+		load(t, strings.ReplaceAll(config, "schema ", "# "))
+		answer := p.prove(`{"provider": "backup", "unsafe": true}`)
+		if cases := answer.Providers[0].Cases; cases[0].Passed != 1 || cases[1].Passed != 0 || len(cases[1].Failures) != 1 {
+			t.Errorf("%s: got %+v", method, answer)
+		}
+		if n := executions.Load(); n != 1 {
+			t.Errorf("%s: %d executions", method, n)
+		}
+	}
+}
+
+// A case finds what an attempt finds: whose chain it is, what stands for a job, and
+// how the client has come.
+func TestCasesGoAsAttemptsDo(t *testing.T) {
+	p := newProving(t, strings.Replace(safeCase, "POST /charges", "POST https://shop.example/charges", 1),
+		"request_header X-Seen \"{http.idempotency.provider} {http.idempotency.attempt} {http.idempotency.job} {http.request.scheme} {http.request.host}\"", "")
+	p.prove(onlyBackup)
+	requests, _ := p.fallback.seen()
+	if len(requests) != 2 {
+		t.Fatalf("%d executions", len(requests))
+	}
+	for _, r := range requests {
+		want := "backup 1 " + r.Header.Get("Idempotency-Key") + " https shop.example"
+		if got := r.Header.Get("X-Seen"); got != want || r.Header.Get("X-Forwarded-Proto") != "https" {
+			t.Errorf("got %q and %q, want %q", got, r.Header.Get("X-Forwarded-Proto"), want)
+		}
+	}
+}
+
+// Where no proof could be kept, no case is run: it may cost money.
+func TestProveNeedsItsStore(t *testing.T) {
+	redis := fakeRedis(t)
+	p := newProving(t, safeCase, "", "")
+	load(t, strings.Replace(p.config, "space payments", "space payments\nstore redis redis://"+redis.Addr(), 1))
+	p.prove(onlyBackup)
+	p.failsOver("a", true)
+	redis.Close()
+	answer := p.prove(onlyBackup)
+	if v := answer.Providers[0]; answer.Passed || v.Proven || !strings.Contains(v.Error, "no case was run") || len(v.Cases) != 0 {
+		t.Errorf("got %+v", answer)
+	}
+	if n := p.fallback.executions(); n != 0 {
+		t.Errorf("%d executions", n)
+	}
+	caddyCommand(t, nil, "--address", p.admin, "prove", "--provider", "backup").want(t, exitNotProven, "backup is not proven: no case was run")
+	if err := redis.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is proven", func() bool { return p.prove(onlyBackup).Passed })
+}
+
 // A proof is of one configuration and one contract.
 func TestProofsEndWithAChange(t *testing.T) {
 	p := newProving(t, safeCase, "", "")
@@ -286,7 +363,8 @@ func TestCLIProve(t *testing.T) {
 	p.fallback.say(honest)
 	caddyCommand(t, nil, append(at, "--unsafe", "--space", "payments")...).want(t, 0, "backup is proven until")
 	caddyCommand(t, nil, append(at, "--space", "other")...).want(t, exitError, "there is no such provider")
-	caddyCommand(t, nil, "--address", p.admin, "prove", "--space", "payments").want(t, exitNotProven, "primary is not proven", "429")
+	caddyCommand(t, nil, "--address", p.admin, "prove", "--space", "payments").want(t, exitNotProven,
+		"429", "primary is not proven.", "backup is not proven, since cases were left out that are not marked as safe; run them with --unsafe.")
 	caddyCommand(t, nil, "--address", p.admin, "providers", "--space", "other").want(t, 0, "There are no such providers.")
 }
 

@@ -47,7 +47,7 @@ func (c *chain) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	r = caddyhttp.PrepareRequest(r, c.repl, w, c.server)
 	// In place, since the replacer refers to this very request.
 	*r = *r.WithContext(&chainContext{r.Context(), c})
-	c.repl.Map(ofAttempt(r, c.provider))
+	c.repl.Map(ofAttempt(r.Header.Get(proxy.HeaderJob), proxy.AttemptNumber(r.Header), c.provider))
 	c.repl.Map(c.inherited)
 	return c.next.ServeHTTP(w, r)
 }

@@ -75,14 +75,14 @@ func printProofs(w io.Writer, answer proveAnswer) error {
 	rows := [][]string{{"SPACE", "PROVIDER", "CONTRACT", "CASE", "PASSED", "RESULT", "TIME"}}
 	var failures, ends strings.Builder
 	for _, p := range answer.Providers {
-		leftOut := false
+		leftOut, failed := false, false
 		for _, r := range p.Cases {
 			result, took := "passed", readable(r.Duration)
 			switch {
 			case r.LeftOut:
 				result, took, leftOut = "left out", "", true
 			case len(r.Failures) > 0:
-				result = "FAILED"
+				result, failed = "FAILED", true
 			}
 			rows = append(rows, []string{
 				plain(p.Space, 24), p.Provider, plain(p.Contract, 24), plain(r.Case, 40), fmt.Sprintf("%d of %d", r.Passed, r.Repeat), result, took,
@@ -97,7 +97,7 @@ func printProofs(w io.Writer, answer proveAnswer) error {
 			fmt.Fprintf(&ends, "\n%s is proven until %s.", p.Provider, at(p.Until))
 		case p.Error != "":
 			fmt.Fprintf(&ends, "\n%s is not proven: %s.", p.Provider, plain(p.Error, 0))
-		case leftOut && failures.Len() == 0:
+		case leftOut && !failed:
 			fmt.Fprintf(&ends, "\n%s is not proven, since cases were left out that are not marked as safe; run them with --unsafe.", p.Provider)
 		default:
 			fmt.Fprintf(&ends, "\n%s is not proven.", p.Provider)

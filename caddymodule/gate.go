@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -154,5 +155,9 @@ func shellWord(word string) string {
 
 // proveCommand is what to run to have a provider proven.
 func (h *Handler) proveCommand(p *Provider) string {
-	return fmt.Sprintf("caddy idempotency prove --space %s --provider %s", shellWord(h.config.Space), p.Name)
+	command := fmt.Sprintf("caddy idempotency prove --space %s --provider %s", shellWord(h.config.Space), p.Name)
+	if slices.ContainsFunc(h.contract.Cases(), func(c *proxy.Case) bool { return !c.Safe }) {
+		command += " --unsafe (which sends cases that are not marked as safe)"
+	}
+	return command
 }

@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"net/http"
 	"strings"
 	"time"
 
@@ -115,9 +114,7 @@ func (a *accountFields) MarshalLogObject(to zapcore.ObjectEncoder) error {
 
 // ofAttempt returns the placeholders that the handlers of an attempt find: those of
 // the attempt itself.
-func ofAttempt(r *http.Request, provider string) caddy.ReplacerFunc {
-	job := r.Header.Get(proxy.HeaderJob)
-	number := proxy.AttemptNumber(r.Header)
+func ofAttempt(job string, number int, provider string) caddy.ReplacerFunc {
 	return func(name string) (any, bool) {
 		switch name {
 		case placeholderPrefix + "job":

@@ -27,6 +27,16 @@ const (
 	ErrLookupSealed = LookupError("the key is encrypted, and this gateway can't decrypt it")
 )
 
+// AskOnce is Ask with a request that may do something: what is below doesn't send it
+// again by itself when its connection dies, as net/http does with one that has a key
+// and no body.
+func AskOnce(handle func(http.ResponseWriter, *http.Request) error, r *http.Request, limit int64) (*keystore.Response, error) {
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	t := &trace{tooLate: func() bool { return false }, abandon: cancel}
+	return Ask(handle, r.WithContext(t.with(ctx)), limit)
+}
+
 // Ask runs a handler with a request of the gateway's own and returns its answer,
 // which is whole and has at most limit bytes; otherwise there is an error. A
 // handler that returns without having written anything has not answered: nothing

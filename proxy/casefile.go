@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net/http"
@@ -51,7 +52,8 @@ import (
 // up to the line that begins with HTTP. A body that is the one line "< file" is
 // that file, relative to the case's; with "<@ file" placeholders in it are filled
 // in. The one placeholder is {{key}}, which is another key in each run; the request
-// itself carries that key anyway.
+// itself carries that key anyway. In place of the path a whole URL says which host is
+// asked for, and with https that the client's connection is encrypted.
 //
 // HTTP and one or more statuses (201, or 2xx) begin what is expected, line by line:
 // "Name: value" for a header field; a field's name or a JSON pointer with == and a
@@ -128,6 +130,9 @@ func (c *Case) Request(ctx context.Context, key string) (*http.Request, error) {
 		return nil, fmt.Errorf("%s:%d: %w", c.File, c.Line, err)
 	}
 	r.ContentLength, r.RequestURI = int64(len(body)), u.RequestURI()
+	if u.Scheme == "https" { // as it is for a site whose clients come by it
+		r.TLS = &tls.ConnectionState{Version: tls.VersionTLS13, HandshakeComplete: true, ServerName: u.Hostname()}
+	}
 	r.URL.Scheme, r.URL.Host = "", ""
 	if len(body) == 0 {
 		r.Body = http.NoBody

@@ -92,7 +92,7 @@ var decisions = []occurrence{
 		events: []string{"proven 1: provider second has passed every case", "unproven 1: provider second has not passed every case"},
 		happen: func(t *testing.T, f *fixture) {
 			f.prove(t)
-			if dropped, err := f.gateway.DropProof(t.Context(), proofSubject(), f.store.Now()); !dropped || err != nil {
+			if dropped, err := f.gateway.DropProof(t.Context(), proofSubject(), f.store.Now(), time.Hour); !dropped || err != nil {
 				t.Error(dropped, err)
 			}
 		},

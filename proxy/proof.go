@@ -102,48 +102,53 @@ func (g *Gateway) KeepProof(ctx context.Context, s ProofSubject, report ProofRep
 		if present != nil && present.Created > began && !fromLater(present, g.store.Now()) {
 			return nil, false // somebody else's, which is newer
 		}
-		return s.job(p, body, maxAge), present == nil
+		return s.proven(p, body, maxAge), present == nil
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case kept.CompletedBy.IsZero():
+		return nil, fmt.Errorf("%w: provider %s has failed a case in a run that was begun later", ErrNotProven, s.Provider)
 	}
 	g.log.Info("a provider has proven that it honours its contract", slog.String("provider", s.Provider), slog.Int("cases", len(p.Cases)))
 	g.observer.Event(Event{Name: EventProven, Job: kept, Attempt: 1, Reason: "provider " + s.Provider + " has passed every case"})
 	return p, nil
 }
 
-// job returns the completed job that a proof is.
-func (s ProofSubject) job(p *Proof, body []byte, maxAge time.Duration) *keystore.Job {
-	token := keystore.NewToken()
-	j := keystore.NewJob(keystore.Job{
-		Name: s.name(), ID: keystore.NewJobID(s.name()), Space: ProofSpace, Owner: keystore.OwnerDigest(s.Space), KeySent: s.key(),
-		Fingerprint: s.fingerprint(), Request: keystore.RequestInfo{Label: "proof of " + s.Provider},
-		Created: p.Proved, Retention: maxAge,
-	}, keystore.NewAttempt{Token: token, Provider: s.Provider, At: p.Proved, Lease: maxAge})
-	return j.Report(keystore.Report{
-		Token: token, Outcome: keystore.OutcomeFinal, At: p.Proved, Reason: "passed every case",
+// proven returns the completed job that a proof is.
+func (s ProofSubject) proven(p *Proof, body []byte, maxAge time.Duration) *keystore.Job {
+	return s.job(p.Proved, maxAge, keystore.Report{
+		Outcome: keystore.OutcomeFinal, Reason: "passed every case",
 		Response: &keystore.Response{
 			Status: 200, Header: map[string][]string{"Content-Type": {"application/json"}},
 			Body: body, Size: int64(len(body)), Answered: p.Proved,
 		},
-	}).Next
+	})
+}
+
+// job returns the job of a run that began at this time. It lives for maxAge.
+func (s ProofSubject) job(began keystore.Time, maxAge time.Duration, report keystore.Report) *keystore.Job {
+	report.Token, report.At = keystore.NewToken(), began
+	return keystore.NewJob(keystore.Job{
+		Name: s.name(), ID: keystore.NewJobID(s.name()), Space: ProofSpace, Owner: keystore.OwnerDigest(s.Space), KeySent: s.key(),
+		Fingerprint: s.fingerprint(), Request: keystore.RequestInfo{Label: "proof of " + s.Provider},
+		Created: began, Retention: maxAge,
+	}, keystore.NewAttempt{Token: report.Token, Provider: s.Provider, At: began, Lease: maxAge}).Report(report).Next
 }
 
 // DropProof takes a proof back, as after a run that has failed. It reports whether
-// there was one from before that run began.
-func (g *Gateway) DropProof(ctx context.Context, s ProofSubject, began keystore.Time) (dropped bool, err error) {
+// there was one from before that run began. For maxAge it is known that the run has
+// failed: on another gateway one that was begun earlier may pass only then.
+func (g *Gateway) DropProof(ctx context.Context, s ProofSubject, began keystore.Time, maxAge time.Duration) (dropped bool, err error) {
 	var before *keystore.Job
+	refuted := s.job(began, maxAge, keystore.Report{Outcome: keystore.OutcomeFailed, Reason: "has not passed every case"})
 	_, err = g.update(ctx, s.name(), nil, false, 3, func(present *keystore.Job) (next *keystore.Job, create bool) {
-		switch {
-		case present == nil:
-			return nil, false // there was none, or an earlier send of this has dropped it
-		case present.Created > began && !fromLater(present, g.store.Now()):
+		if present != nil && present.Created > began && !fromLater(present, g.store.Now()) {
 			dropped = false
 			return nil, false
 		}
-		gone := *present
-		gone.Expires, dropped, before = g.store.Now(), true, present
-		return &gone, false
+		before, dropped = present, present != nil && !present.CompletedBy.IsZero()
+		return refuted, present == nil
 	})
 	if err == nil && dropped {
 		g.log.Warn("a provider's proof was taken back: it has not passed its contract", slog.String("provider", s.Provider))

@@ -234,11 +234,11 @@ func TestProofOfTheLaterRunStands(t *testing.T) {
 	}
 	drop := func(began keystore.Time, want bool) {
 		t.Helper()
-		if dropped, err := g.DropProof(t.Context(), s, began); err != nil || dropped != want {
+		if dropped, err := g.DropProof(t.Context(), s, began, time.Hour); err != nil || dropped != want {
 			t.Errorf("drop: got %v, %v", dropped, err)
 		}
 	}
-	drop(now, false)
+	drop(now.Add(-4*time.Minute), false)
 	keep(now.Add(-2*time.Minute), 1)
 	check("kept", 1)
 	keep(now.Add(-time.Minute), 2)
@@ -249,6 +249,16 @@ func TestProofOfTheLaterRunStands(t *testing.T) {
 	check("an earlier run that failed", 2)
 	drop(now, true)
 	check("a later run that failed", 0)
+	drop(now, false)
+	for _, began := range []time.Duration{-time.Minute, -time.Millisecond} {
+		if _, err := g.KeepProof(t.Context(), s, passed(), now.Add(began), time.Hour); !errors.Is(err, ErrNotProven) {
+			t.Errorf("an earlier run that passed after that: got %v", err)
+		}
+	}
+	check("an earlier run that passed after that", 0)
+	keep(now.Add(time.Millisecond), 4)
+	check("the next run", 4)
+	drop(now.Add(time.Second), true)
 	if _, err := g.KeepProof(t.Context(), s, ProofReport{{Case: "a", Repeat: 2, Passed: 1}}, now, time.Hour); !errors.Is(err, ErrNotProven) {
 		t.Errorf("a run that failed: got %v", err)
 	}
@@ -279,7 +289,7 @@ func TestProofNeedsItsStore(t *testing.T) {
 	if p, err := g.Proof(t.Context(), s, time.Hour); p == nil || err != nil {
 		t.Errorf("got %v, %v", p, err)
 	}
-	j := s.job(&Proof{Proved: store.Now()}, []byte("garbage"), time.Hour)
+	j := s.proven(&Proof{Proved: store.Now()}, []byte("garbage"), time.Hour)
 	j.WriteID = keystore.NewWriteID()
 	if err := store.put(j); err != nil {
 		t.Fatal(err)
@@ -355,7 +365,7 @@ func TestProofFromATimeToCome(t *testing.T) {
 			t.Errorf("got %+v, %v", p, err)
 		}
 		if drops {
-			if dropped, err := g.DropProof(t.Context(), s, store.Now()); !dropped || err != nil {
+			if dropped, err := g.DropProof(t.Context(), s, store.Now(), time.Hour); !dropped || err != nil {
 				t.Errorf("it stays: %v", err)
 			}
 		} else if _, err := g.KeepProof(t.Context(), s, passed(), store.Now(), time.Hour); err != nil {
@@ -376,7 +386,7 @@ func TestEventsOfProofsAndForgottenJobs(t *testing.T) {
 	if _, err := f.gateway.KeepProof(t.Context(), s, ProofReport{{Case: "a", Repeat: 1, Passed: 1}}, began, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	if dropped, err := f.gateway.DropProof(t.Context(), s, began.Add(time.Second)); err != nil || !dropped {
+	if dropped, err := f.gateway.DropProof(t.Context(), s, began.Add(time.Second), time.Hour); err != nil || !dropped {
 		t.Fatalf("dropped: %t, %v", dropped, err)
 	}
 	id := f.do(request{}).Header().Get(HeaderJob)
