@@ -6,9 +6,12 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
@@ -212,6 +215,53 @@ func TestContractJudgesLargeDocuments(t *testing.T) {
 	}
 }
 
+// treeSchema has alternatives that have its own nodes in common.
+const treeSchema = `{"$ref": "#/$defs/tree", "$defs": {"tree": {"anyOf": [
+	{"type": "object", "properties": {"below": {"$ref": "#/$defs/tree"}, "text": {"type": "string"}}, "required": ["text"]},
+	{"type": "object", "properties": {"below": {"$ref": "#/$defs/tree"}, "number": {"type": "number"}}, "required": ["number"]}
+]}}}`
+
+func tree(depth int, leaf string) string {
+	return strings.Repeat(`{"number":1,"below":`, depth) + leaf + strings.Repeat("}", depth)
+}
+
+// However a schema repeats itself, an answer of some hundred bytes is not judged for
+// hours, and the next one, on the same or another gateway's processor, is judged as ever.
+func TestContractIsJudgedInTime(t *testing.T) {
+	t.Parallel()
+	dir := files(t, map[string]string{
+		"tree.json": `{"$ref": "parts/tree.json"}`, "parts/tree.json": treeSchema,
+		"draft-07.json": strings.Replace(treeSchema, "{", `{"$schema": "http://json-schema.org/draft-07/schema#", `, 1),
+	})
+	for _, name := range []string{"tree.json", "draft-07.json"} {
+		c, err := NewContract(ContractRules{Schema: filepath.Join(dir, name)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		for range 4 * runtime.GOMAXPROCS(0) {
+			all.Go(func() {
+				if v := c.Judge(jsonAnswer(200, tree(5, `{"text":"x"}`))); v != nil {
+					t.Errorf("%s: an honest tree: %+v", name, v)
+				}
+				if v := c.Judge(jsonAnswer(200, tree(5, `{}`))); v == nil || v.Expected != "one of the schema's alternatives (anyOf)" {
+					t.Errorf("%s: another tree: %+v", name, v)
+				}
+			})
+		}
+		began := time.Now()
+		for _, leaf := range []string{`{"text":"x"}`, `{}`} {
+			if v := c.Judge(jsonAnswer(200, tree(30, leaf))); v == nil || v.Found != "one that takes too long" {
+				t.Errorf("%s: a high tree: %+v", name, v)
+			}
+		}
+		all.Wait()
+		if took := time.Since(began); took > time.Minute {
+			t.Errorf("%s: it took %v", name, took)
+		}
+	}
+}
+
 // A schema refers to files beside it, and to nothing else: neither the network nor
 // a file elsewhere, by whatever way.
 func TestContractReadsOnlyTheSchemasDirectory(t *testing.T) {
@@ -232,6 +282,7 @@ func TestContractReadsOnlyTheSchemasDirectory(t *testing.T) {
 		"in/text.json":        `schema`,
 		"in/twice.json":       `{"type": "string", "type": "number"}`,
 		"in/typo.json":        `{"type": "strin"}`,
+		"in/format.json":      `{"format": 5}`,
 		"in/regexp.json":      `{"pattern": "(?<=x)y"}`,
 		"in/array.json":       `[]`,
 	})
@@ -250,7 +301,7 @@ func TestContractReadsOnlyTheSchemasDirectory(t *testing.T) {
 	}
 	for _, name := range []string{
 		"remote.json", "id.json", "up.json", "absolute.json", "host.json", "link.json", "missing.json", "dialect.json",
-		"text.json", "twice.json", "typo.json", "regexp.json", "array.json", "there-is-none.json",
+		"text.json", "twice.json", "typo.json", "format.json", "regexp.json", "array.json", "there-is-none.json",
 	} {
 		_, err := compile(name)
 		if err == nil || !strings.Contains(err.Error(), name) {

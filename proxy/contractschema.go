@@ -20,7 +20,7 @@ import (
 
 // schema is a compiled JSON Schema.
 type schema struct {
-	compiled *jsonschema.Schema
+	judges *judges
 	// known are the names that the schema itself says, in whatever place.
 	known map[string]bool
 	// sum is a digest of all files that it was made of.
@@ -40,16 +40,15 @@ func compileSchema(file string) (*schema, error) {
 		return nil, fmt.Errorf("schema %s: %w", file, err)
 	}
 	defer func() { _ = root.Close() }()
-	loader := &schemaLoader{root: root, dir: filepath.Dir(abs), known: map[string]bool{}, files: map[string]keystore.Digest{}}
-	compiler := jsonschema.NewCompiler()
-	compiler.DefaultDraft(jsonschema.Draft2020)
-	compiler.AssertFormat()
-	compiler.UseLoader(loader)
-	compiled, err := compiler.Compile((&url.URL{Scheme: "file", Path: filepath.ToSlash(abs)}).String())
+	loader := &schemaLoader{
+		root: root, dir: filepath.Dir(abs),
+		known: map[string]bool{}, files: map[string]keystore.Digest{}, documents: map[string]any{},
+	}
+	judges, err := newJudges((&url.URL{Scheme: "file", Path: filepath.ToSlash(abs)}).String(), loader)
 	if err != nil {
 		return nil, fmt.Errorf("schema %s: %w", file, err)
 	}
-	return &schema{compiled: compiled, known: loader.known, sum: loader.sum(filepath.Base(abs))}, nil
+	return &schema{judges: judges, known: loader.known, sum: loader.sum(filepath.Base(abs))}, nil
 }
 
 // schemaLoader reads the files of one directory, and nothing else.
@@ -58,6 +57,8 @@ type schemaLoader struct {
 	dir   string
 	known map[string]bool
 	files map[string]keystore.Digest
+	// documents are what was read, by where it was read from.
+	documents map[string]any
 }
 
 var errForeignSchema = errors.New("a schema may refer only to files in its own directory: keep a copy there, and refer to it by a relative path (where a schema has an $id, that is what its relative paths start from)")
@@ -81,6 +82,7 @@ func (l *schemaLoader) Load(location string) (any, error) {
 		return nil, fmt.Errorf("%s: want %s, it is %s (at %q)", name, violation.Expected, violation.Found, violation.Path)
 	}
 	l.files[name] = keystore.DigestOf(text)
+	l.documents[location] = document
 	l.know(document)
 	return document, nil
 }
@@ -115,11 +117,15 @@ func (l *schemaLoader) sum(root string) keystore.Digest {
 // always the same one. Only openly it shows what stands in the document.
 func (s *schema) judge(document any, openly bool) (violation *keystore.Violation) {
 	defer func() {
-		if recover() != nil {
+		switch recover() {
+		case nil:
+		case errTooManySteps:
+			violation = &keystore.Violation{Expected: "a document that can be judged in time: the schema's alternatives repeat what they have in common at each level of nesting", Found: "one that takes too long"}
+		default:
 			violation = &keystore.Violation{Expected: "a document that the schema can be applied to", Found: "another one"}
 		}
 	}()
-	err := s.compiled.Validate(document)
+	err := s.judges.validate(document)
 	if err == nil {
 		return nil
 	}
