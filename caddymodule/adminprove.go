@@ -32,13 +32,16 @@ type proveAnswer struct {
 
 // provenView is how a provider did.
 type provenView struct {
-	Store    string            `json:"store"`
-	Space    string            `json:"space"`
-	Provider string            `json:"provider"`
-	Contract string            `json:"contract"`
-	Proven   bool              `json:"proven"`
-	Until    time.Time         `json:"until,omitzero"`
-	Error    string            `json:"error,omitempty"` // the proof could not be kept
+	Store    string    `json:"store"`
+	Space    string    `json:"space"`
+	Provider string    `json:"provider"`
+	Contract string    `json:"contract"`
+	Proven   bool      `json:"proven"`
+	Until    time.Time `json:"until,omitzero"`
+	Error    string    `json:"error,omitempty"` // the proof could not be kept
+	// Outdated: files of the contract have changed since the configuration was
+	// loaded, and this is about the contract as it was then.
+	Outdated bool              `json:"outdated,omitempty"`
 	Cases    proxy.ProofReport `json:"cases"`
 }
 
@@ -121,7 +124,7 @@ func (n namedProvider) subject() proxy.ProofSubject {
 // prove runs the cases of the provider's contract, and keeps the proof, or takes an
 // earlier one back that was refuted.
 func (n namedProvider) prove(ctx context.Context, unsafe bool) provenView {
-	v := provenView{Store: n.store.name, Space: n.h.config.Space, Provider: n.p.Name, Contract: n.contract(), Cases: proxy.ProofReport{}}
+	v := provenView{Store: n.store.name, Space: n.h.config.Space, Provider: n.p.Name, Contract: n.contract(), Outdated: n.h.contractOutdated(), Cases: proxy.ProofReport{}}
 	done, err := n.store.proofs.turn(ctx, n.subject())
 	if err != nil {
 		v.Error = "it was broken off"

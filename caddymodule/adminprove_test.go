@@ -202,18 +202,17 @@ func TestProveLeavesUnsafeCasesOut(t *testing.T) {
 
 // The command that is named is one with which it is proven.
 func TestNamedCommandProves(t *testing.T) {
-	for name, c := range map[string]struct{ cases, end string }{
-		"safe":   {safeCase, "--provider backup"},
-		"unsafe": {strings.Replace(safeCase, "# @safe\n", "", 1), "--provider backup --unsafe (which sends cases that are not marked as safe)"},
+	for name, c := range map[string]struct{ cases, warning, command string }{
+		"safe":   {safeCase, "contract", "prove --space payments --provider backup"},
+		"unsafe": {strings.Replace(safeCase, "# @safe\n", "", 1), "sent all the same with --unsafe", "prove --space payments --provider backup --unsafe"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newProving(t, c.cases, "", "")
 			why := p.providers().Providers[1].Why
-			_, command, _ := strings.Cut(why, "run: caddy idempotency ")
-			if !strings.HasSuffix(command, c.end) {
+			before, command, _ := strings.Cut(why, "; run: caddy idempotency ")
+			if command != c.command || !strings.HasSuffix(before, c.warning) {
 				t.Fatalf("got %q", why)
 			}
-			command, _, _ = strings.Cut(command, " (")
 			caddyCommand(t, nil, append(strings.Fields(command), "--address", p.admin)...).want(t, 0, "backup is proven until")
 			p.failsOver("a", true)
 		})
@@ -275,6 +274,30 @@ func TestProveNeedsItsStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "it is proven", func() bool { return p.prove(onlyBackup).Passed })
+}
+
+// Whoever has changed a case, and not loaded it, is not left to believe that it was
+// run.
+func TestProveTellsOfChangedFiles(t *testing.T) {
+	p := newProving(t, safeCase, "", "")
+	told := func(want bool) {
+		t.Helper()
+		answer := p.prove(onlyBackup)
+		r := caddyCommand(t, nil, "--address", p.admin, "prove", "--provider", "backup")
+		r.want(t, 0, "backup is proven until")
+		if answer.Providers[0].Outdated != want || strings.Contains(r.out, "caddy reload --force") != want {
+			t.Errorf("got %+v and %s", answer, r.out)
+		}
+	}
+	told(false)
+	p.write("charge.http", safeCase+"/id exists\n")
+	told(true)
+	p.write("charge.http", "nonsense")
+	told(true)
+	p.write("charge.http", safeCase)
+	told(false)
+	p.write("charge.schema.json", "{}")
+	told(true)
 }
 
 // A proof is of one configuration and one contract.

@@ -84,7 +84,7 @@ func (n namedProvider) view() providerView {
 	case err != nil:
 		v.Why = "whether it is proven can't be read: " + err.Error()
 	default:
-		v.Why = "it has no living proof of its present configuration and contract; run: " + n.h.proveCommand(n.p)
+		v.Why = "it " + n.h.unproven(n.p)
 	}
 	return v
 }

@@ -74,8 +74,12 @@ func (c *call) runProve([]string) error {
 func printProofs(w io.Writer, answer proveAnswer) error {
 	rows := [][]string{{"SPACE", "PROVIDER", "CONTRACT", "CASE", "PASSED", "RESULT", "TIME"}}
 	var failures, ends strings.Builder
+	var outdated []string // contracts
 	for _, p := range answer.Providers {
 		leftOut, failed := false, false
+		if contract := plain(p.Contract, 0); p.Outdated && !slices.Contains(outdated, contract) {
+			outdated = append(outdated, contract)
+		}
 		for _, r := range p.Cases {
 			result, took := "passed", readable(r.Duration)
 			switch {
@@ -102,6 +106,9 @@ func printProofs(w io.Writer, answer proveAnswer) error {
 		default:
 			fmt.Fprintf(&ends, "\n%s is not proven.", p.Provider)
 		}
+	}
+	for _, contract := range outdated {
+		fmt.Fprintf(&ends, "\n\nThe files of contract %s have changed since the configuration was loaded. This is about what they were then; caddy reload --force loads them anew.", contract)
 	}
 	if err := printTable(w, rows); err != nil {
 		return err

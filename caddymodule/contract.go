@@ -98,3 +98,10 @@ func (c *Contract) compile() (*proxy.Contract, error) {
 	}
 	return contract, nil
 }
+
+// contractOutdated reports whether the contract's files are not any more those that
+// were loaded.
+func (h *Handler) contractOutdated() bool {
+	now, err := h.Contract.compile()
+	return err != nil || now.Digest() != h.contract.Digest()
+}

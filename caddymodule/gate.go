@@ -139,7 +139,7 @@ func (h *Handler) eligible(kept *proofs) func(provider string) error {
 		case err != nil:
 			return fmt.Errorf("whether provider %s is proven can't be read: %w", name, err)
 		case proof == nil:
-			return fmt.Errorf("provider %s has no living proof of its present configuration and contract; run: %s", name, h.proveCommand(p))
+			return fmt.Errorf("provider %s %s", name, h.unproven(p))
 		}
 		return nil
 	}
@@ -153,11 +153,11 @@ func shellWord(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// proveCommand is what to run to have a provider proven.
-func (h *Handler) proveCommand(p *Provider) string {
-	command := fmt.Sprintf("caddy idempotency prove --space %s --provider %s", shellWord(h.config.Space), p.Name)
+// unproven says that a provider is not proven, and what to run so that it is.
+func (h *Handler) unproven(p *Provider) string {
+	why, flag := "has no living proof of its present configuration and contract", ""
 	if slices.ContainsFunc(h.contract.Cases(), func(c *proxy.Case) bool { return !c.Safe }) {
-		command += " --unsafe (which sends cases that are not marked as safe)"
+		why, flag = why+"; some of its cases are not marked as safe, and are sent all the same with --unsafe", " --unsafe"
 	}
-	return command
+	return fmt.Sprintf("%s; run: caddy idempotency prove --space %s --provider %s%s", why, shellWord(h.config.Space), p.Name, flag)
 }

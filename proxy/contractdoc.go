@@ -42,7 +42,7 @@ func parseDocument(body []byte, known map[string]bool) (any, *keystore.Violation
 // showBody has what broke a document show the body, if that is no JSON at all.
 func showBody(v *keystore.Violation, body []byte) *keystore.Violation {
 	if utf8.Valid(body) && !json.Valid(body) && len(bytes.TrimSpace(body)) > 0 {
-		v.Found = short(string(body))
+		v.Found = short(strings.TrimSpace(string(body)))
 	}
 	return v
 }
