@@ -11,20 +11,27 @@ import (
 //
 // After a proven failure it is the next one that may be used, wrapping round.
 // After a resolution it is the same one again, eligible or not: should somebody
-// have decided wrongly, its own deduplication is the last safety net. An attempt
-// that was never dispatched says nothing of its provider.
+// have decided wrongly, its own deduplication is the last safety net. So it is
+// where a sibling that was started later has failed, since whoever resolved an
+// attempt of a race did so after that one had started. An attempt that was never
+// dispatched says nothing of its provider.
 func (j *Job) NextProvider(configured []string, eligible func(provider string) bool) string {
+	var latest *Attempt
 	last := -1
 	for i := range slices.Backward(j.Attempts) {
 		a := &j.Attempts[i]
-		if a.neverDispatched() {
+		switch {
+		case a.neverDispatched():
 			continue
+		case latest == nil:
+			latest, last = a, slices.Index(configured, a.Provider)
 		}
-		last = slices.Index(configured, a.Provider)
-		if last >= 0 && a.Resolution != nil {
+		if a.Version != latest.Version { // no sibling
+			break
+		}
+		if a.Resolution != nil && slices.Contains(configured, a.Provider) {
 			return a.Provider
 		}
-		break
 	}
 	for i := last + 1; i < len(configured); i++ {
 		if i == 0 || eligible(configured[i]) {

@@ -19,6 +19,7 @@ func TestNextProvider(t *testing.T) {
 		provider string
 		how      int
 	}
+	const sibling = 1 << 8 // of the one before
 	for name, c := range map[string]struct {
 		tried    []tried
 		eligible []string
@@ -38,6 +39,10 @@ func TestNextProvider(t *testing.T) {
 		"failed, and no longer configured":          {[]tried{{"x", proof}}, []string{"b"}, "a"},
 		"never dispatched: its provider is not out": {[]tried{{"a", proof}, {"b", undispatched}}, []string{"b", "c"}, "b"},
 		"never dispatched after a resolution":       {[]tried{{"b", resolvedFailed}, {"b", undispatched}}, []string{"b", "c"}, "b"},
+		"resolved, and its sibling had failed":      {[]tried{{"a", resolvedFailed}, {"b", sibling | proof}}, []string{"b", "c"}, "a"},
+		"resolved sibling, undispatched ones":       {[]tried{{"a", proof}, {"b", resolvedCancelled}, {"c", sibling | undispatched}, {"a", sibling | proof}}, []string{"c"}, "b"},
+		"failed after a resolution":                 {[]tried{{"a", resolvedFailed}, {"a", proof}}, []string{"b", "c"}, "b"},
+		"siblings, and none resolved":               {[]tried{{"a", proof}, {"b", sibling | proof}}, []string{"b", "c"}, "c"},
 		"never dispatched at all":                   {[]tried{{"a", undispatched}}, []string{"b"}, "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -45,7 +50,11 @@ func TestNextProvider(t *testing.T) {
 			j := new(Job)
 			for i, try := range c.tried {
 				a := Attempt{Number: i + 1, Token: tok(byte(i + 1)), Provider: try.provider, State: AttemptFailed}
-				switch try.how {
+				if try.how&sibling == 0 {
+					j.Version++
+				}
+				a.Version = j.Version
+				switch try.how &^ sibling {
 				case proof:
 					a.Ended = epoch
 				case resolvedFailed:
