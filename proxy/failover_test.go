@@ -356,6 +356,46 @@ func TestContractBrokenByAll(t *testing.T) {
 	})
 }
 
+// What follows a real answer and can't be given to the client does not take its
+// place: an answer that breaks the contract, or an attempt that the end of the
+// process keeps from being dispatched.
+func TestLastRealAnswer(t *testing.T) {
+	busy := saysJSON(429, `{"busy":true}`)
+	for name, c := range map[string]struct {
+		first, second script
+		body          string
+	}{
+		"an answer, then a violation": {busy, saysJSON(200, `[]`), `{"busy":true}`},
+		"a violation, then an answer": {saysJSON(200, `[]`), busy, `{"busy":true}`},
+		"an answer, then no answer":   {busy, refuses, `{"busy":true}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := twoProviders
+			config.Contract = contractOf(t, ContractRules{ViolationFails: true})
+			bubble(t, config, func(t *testing.T, f *fixture) {
+				f.with(map[string][]script{"a": {c.first}, "b": {c.second}})
+				f.do(request{}).wantBody(t, 429, c.body, false)
+				f.wantExecuted(1, 1)
+				f.wantAttempts("a failed", "b failed")
+			})
+		})
+	}
+	t.Run("an answer, then nothing is dispatched", func(t *testing.T) {
+		bubble(t, twoProviders, func(t *testing.T, f *fixture) {
+			f.with(map[string][]script{"a": {busy}, "b": {says(200, "answer of b")}})
+			f.mem.fail(nil, func(op string) error {
+				if op == "swap" { // the failover is written
+					f.gateway.drainOnce.Do(func() { close(f.gateway.draining) })
+				}
+				return nil
+			})
+			f.do(request{}).wantBody(t, 429, `{"busy":true}`, false)
+			f.wantExecuted(1, 0)
+			f.wantAttempts("a failed", "b failed")
+		})
+	})
+}
+
 // An answer that may not be passed on before it is sure, and is too large to be
 // kept until then, is not there any more. What is left of it is no answer.
 func TestTooLargeToBeHeldBack(t *testing.T) {

@@ -208,9 +208,9 @@ func (f *fulfilment) settle(rep reply) (final reply, done bool) {
 	switch {
 	case f.unknown != nil:
 		return *f.unknown, true
-	case rep.outcome == keystore.OutcomeFailed && f.othersUnresolved(rep.job):
+	case (f.failed != nil || rep.outcome == keystore.OutcomeFailed) && f.othersUnresolved(rep.job):
 		return reply{job: rep.job, refusal: f.refuseUnknown()}, true
-	case rep.refusal == nil && f.failed != nil:
+	case f.failed != nil: // also where what followed comes to no more than a refusal of ours
 		f.failed.job = rep.job
 		return *f.failed, true
 	}
