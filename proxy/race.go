@@ -136,6 +136,30 @@ func (g *Gateway) cancelLosers(j *keystore.Job) {
 	}
 }
 
+// endLosers ends the attempts that only listen for a late result of jobs that another
+// gateway has completed meanwhile: nobody here has been told of that, and each of them
+// goes on costing.
+func (g *Gateway) endLosers() error {
+	listening := make(map[keystore.Name]bool)
+	g.mu.Lock()
+	for a := range g.attempts {
+		if a.route.Race > 0 && a.onlyListens() {
+			listening[a.name] = true
+		}
+	}
+	g.mu.Unlock()
+	for name := range listening {
+		j, err := g.store.Get(g.storeContext(), name)
+		if err != nil {
+			return err
+		}
+		if j != nil && !j.CompletedBy.IsZero() {
+			g.cancelLosers(j)
+		}
+	}
+	return nil
+}
+
 // siblingProvider is the provider of the attempt that a fresh request may start
 // beside those of a job that is unknown; empty if the route does not race, or
 // has no provider left for it.

@@ -131,6 +131,39 @@ func TestRaceOverTwoGateways(t *testing.T) {
 	})
 }
 
+// So does one that a fresh request has started there after the timeout, when nobody
+// here waits for the job any more.
+func TestRaceWonElsewhereAfterTheTimeout(t *testing.T) {
+	c := racing
+	c.Linger = time.Hour
+	bubble(t, c, func(t *testing.T, f *fixture) {
+		f.with(map[string][]script{"a": {hangs}, "b": {hangs}})
+		f.route.Eligible = func(string) error { return errors.New("not proven yet") }
+		other := newFixtureOn(t, f.mem, c)
+		defer other.gateway.Close()
+		other.with(map[string][]script{"a": {hangs}, "b": {says(200, "B")}})
+		f.do(request{}).want(t, 504, CodeOutcomeUnknown)
+		time.Sleep(time.Minute)
+		f.gateway.mu.Lock()
+		if len(f.gateway.attempts) != 1 {
+			t.Errorf("%d attempts listen on", len(f.gateway.attempts))
+		}
+		f.gateway.mu.Unlock()
+		other.do(request{}).wantBody(t, 200, "B", false)
+		time.Sleep(10 * time.Second)
+		f.gateway.mu.Lock()
+		if len(f.gateway.attempts) != 0 {
+			t.Errorf("%d attempts go on", len(f.gateway.attempts))
+		}
+		f.gateway.mu.Unlock()
+		f.wantAttempts("a discarded", "b succeeded")
+		f.wantExecuted(1, 0)
+		if f.incs.of(IncidentDiscarded) != 1 {
+			t.Errorf("%d attempts were counted as discarded", f.incs.of(IncidentDiscarded))
+		}
+	})
+}
+
 // An answer that can't be recorded in time is not given out on a racing route:
 // another one may take the slot.
 func TestRaceWithoutRecord(t *testing.T) {

@@ -36,6 +36,8 @@ func (g *Gateway) sweep() {
 		}
 		if err := g.sweepOnce(); err != nil && !errors.Is(err, keystore.ErrClosed) {
 			g.log.Warn("lapsed leases could not be looked for", slog.Any("error", err))
+		} else if err := g.endLosers(); err != nil {
+			g.log.Debug("it could not be seen whether races are over", slog.Any("error", err))
 		}
 		if time.Since(scanned) > scanEvery+rand.N(scanEvery/2) {
 			scanned = time.Now()
