@@ -72,9 +72,14 @@ func (c *chainContext) Value(key any) any {
 
 // inherited are the placeholders that the handlers before this one have set.
 // What they say of request and answer is left out: it is that of the request
-// that asked for the attempt, which goes its own way.
+// that asked for the attempt, which goes its own way. So is what became of what
+// proxies before this handler have asked, which is not the attempt's.
 func (c *chain) inherited(name string) (any, bool) {
 	if strings.HasPrefix(name, "http.request.") || strings.HasPrefix(name, "http.response.") || strings.HasPrefix(name, placeholderPrefix) {
+		return nil, false
+	}
+	switch name {
+	case "http.reverse_proxy." + statusCode, "http.reverse_proxy.retries", "http.intercept." + statusCode:
 		return nil, false
 	}
 	return c.outer.Get(name)
@@ -91,9 +96,25 @@ func (c *chain) Inspect(err error) proxy.Failure {
 		n, isInt := retries.(int)
 		f.Retried = !isInt || n > 0
 	}
-	_, f.Answered = c.repl.Get("http.intercept.status_code")
+	f.Replaced = c.answer("http.intercept.")
+	f.Answered = f.Replaced.Status != 0
 	return f
 }
+
+// Progress tells of the latest answer that a proxy of the chain has had.
+func (c *chain) Progress() proxy.Progress { return c.answer("http.reverse_proxy.") }
+
+// answer returns what the placeholders with this prefix say of an answer.
+func (c *chain) answer(prefix string) (p proxy.Progress) {
+	status, _ := c.repl.Get(prefix + statusCode)
+	p.Status, _ = status.(int)
+	retryAfter, _ := c.repl.GetString(prefix + "header.Retry-After")
+	p.RetryAfter = retryAfter != ""
+	return p
+}
+
+// statusCode ends the names of the placeholders for the status of an answer.
+const statusCode = "status_code"
 
 // upstreamPlaceholders are what an access log may want to say of the upstream.
 var upstreamPlaceholders = []string{

@@ -16,7 +16,8 @@ import (
 )
 
 // mortal is an upstream that takes each request whole, and then dies over it: its
-// connection ends without an answer.
+// connection ends without an answer, or, of those that carry several requests, what
+// they call a stream, for a case whose name begins with aborts.
 type mortal struct {
 	addr  map[protocol]string
 	mu    sync.Mutex
@@ -46,7 +47,9 @@ type dieKey struct{}
 func (m *mortal) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	m.take(r.Header.Get("Up-Case"))
-	r.Context().Value(dieKey{}).(func())()
+	if !strings.HasPrefix(r.Header.Get("Up-Case"), "aborts") {
+		r.Context().Value(dieKey{}).(func())()
+	}
 	panic(http.ErrAbortHandler)
 }
 
@@ -174,9 +177,10 @@ func distrusting(version, addr string) string {
 }
 
 // What a chain has come to in the end says nothing about what it did before. A
-// provider whose own handlers ask a second upstream, which can't be reached, after
-// the first has taken the request and died, is unknown, in whatever protocol both
-// are spoken to: nothing is failed over, nothing is executed again.
+// provider whose own handlers ask a second upstream, which can't be reached, or says
+// that it is busy, after the first has taken the request and died, is unknown, in
+// whatever protocol both are spoken to: nothing is failed over, nothing is executed
+// again.
 //
 // That no connection was made is proof in each of them, and failed over.
 func TestFailoverIsProofAgainstErrorsThatLie(t *testing.T) {
@@ -187,6 +191,7 @@ func TestFailoverIsProofAgainstErrorsThatLie(t *testing.T) {
 	tlsUp := startMortal(t, pair)
 	inTurn := func(handlers ...string) string { return "in_turn {\n" + strings.Join(handlers, "") + "}" }
 	http1 := distrusting("1.1", tlsUp.addr[h2])
+	busy := "reverse_proxy " + newUpstream(t).addr + " {\nheader_up Up-Status 429\n}\n"
 
 	type provider struct {
 		directives string
@@ -212,6 +217,11 @@ func TestFailoverIsProofAgainstErrorsThatLie(t *testing.T) {
 		}
 		providers["dies-"+string(p)] = provider{speaking(p, first.addr[p]), true}
 		providers["lies-"+string(p)] = provider{inTurn(speaking(p, first.addr[p]), second), true}
+		providers["denies-"+string(p)] = provider{inTurn(speaking(p, first.addr[p]), busy), true}
+		if p == h2 || p == h2c || p == h3 {
+			providers["aborts-"+string(p)] = provider{inTurn(speaking(p, first.addr[p]), second), true}
+			providers["aborts-denies-"+string(p)] = provider{inTurn(speaking(p, first.addr[p]), busy), true}
+		}
 	}
 	var sites []site
 	var names []string

@@ -166,6 +166,7 @@ func (rt *Route) dispatch(d dispatch) *attempt {
 	if a.span != nil {
 		a.span.SetAttributes(attribute.String(AttributeJob, d.job.ID), attribute.Int(AttributeAttempt, own.Number), attribute.String(AttributeProvider, own.Provider))
 	}
+	a.trace.trips.progress = progressOf(d.provider)
 	a.trace.tooLate = a.tooLate
 	a.trace.abandon = a.cancel
 	a.capture.passOn = a.passOn
@@ -252,6 +253,9 @@ func (a *attempt) request(r *http.Request, job *keystore.Job, number int, keySen
 	req.Header.Set(HeaderAttempt, attemptHeader(keystore.Caller{Number: number, Mark: a.token.Mark()}))
 	unlist(req.Header, HeaderJob, HeaderAttempt, a.route.KeyHeader, a.route.sendKey(a.provider))
 	req.Body = a.body.open()
+	if b, ok := req.Body.(*bodyReader); ok {
+		b.read = &a.trace.read
+	}
 	req.ContentLength = a.body.size
 	req.TransferEncoding = nil
 	req.GetBody = nil
@@ -288,8 +292,8 @@ func (a *attempt) run(req *http.Request, provider Provider, seen *observation) {
 		}
 	}()
 	seen.err = provider.ServeHTTP(a.capture, req)
+	seen.failure = provider.Inspect(seen.err)
 	if seen.err != nil {
-		seen.failure = provider.Inspect(seen.err)
 		seen.header = endToEnd(a.capture.header)
 	}
 	returned = true

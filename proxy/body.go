@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
@@ -191,6 +192,14 @@ type bodyReader struct {
 	io.Reader
 	body *requestBody
 	once sync.Once
+	read *atomic.Bool // is told that somebody has read; may be nil
+}
+
+func (r *bodyReader) Read(p []byte) (int, error) {
+	if r.read != nil {
+		r.read.Store(true)
+	}
+	return r.Reader.Read(p)
 }
 
 func (r *bodyReader) Close() error {

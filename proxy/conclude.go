@@ -28,7 +28,7 @@ const (
 
 // conclude writes down what an attempt's end proves, and tells the client.
 func (a *attempt) conclude(seen observation) {
-	v := classify(seen, a.route.Outcomes).under(a.route.Contract, seen.answer)
+	v := classify(seen, a.route.Outcomes).under(a.route.Contract, seen.answer).among(seen, a.route.Outcomes)
 	jobID := a.lastSeen().ID
 	report := keystore.Report{
 		Token: a.token, Outcome: v.outcome, Reason: v.reason,

@@ -31,9 +31,12 @@ type trace struct {
 	// abandon ends the attempt's context.
 	abandon func(cause error)
 
+	read atomic.Bool // the request's body was read, since a proxy has begun its round trip
+
 	mu       sync.Mutex
 	upstream string
 	last     net.Conn
+	trips    trips
 }
 
 // with returns a context in which the trace watches.
@@ -86,6 +89,7 @@ func (w *watched) Value(key any) any {
 // composed returns the trace's hooks for somebody to put others over them. They are that
 // one's own: others may ask for connections meanwhile, or later, with or without hooks.
 func (w *watched) composed() *httptrace.ClientTrace {
+	w.trace.beginTrip()
 	w.trace.untold.Add(1)
 	own, told := *w.hooks, new(atomic.Bool)
 	own.GetConn = func(addr string) {

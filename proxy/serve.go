@@ -18,7 +18,8 @@ type Provider interface {
 	// ServeHTTP runs the chain. The request is the attempt's own; its context
 	// ends with the attempt, not with the client.
 	ServeHTTP(w http.ResponseWriter, r *http.Request) error
-	// Inspect says what an error that ServeHTTP returned means.
+	// Inspect says what an error that ServeHTTP returned means, or, without one, how
+	// the answer came about.
 	Inspect(err error) Failure
 }
 
@@ -34,6 +35,9 @@ type Failure struct {
 	Retried bool
 	// Answered says that the chain had an answer, of which it made this error.
 	Answered bool
+	// Replaced is the answer in place of which a handler around the one that had
+	// given it has put its own, or this error.
+	Replaced Progress
 }
 
 // Exchange is what surrounds one request.
