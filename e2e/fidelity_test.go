@@ -124,9 +124,12 @@ func (f *fidelity) send(x *trial, addr string, executions int) (e exchange, ok b
 		f.t.Errorf("%v: executed %d times, want %d; answered %v", x, len(seen), executions, answer)
 		return e, false
 	}
-	for _, part := range []string{"header Alt-Svc", "interim 103 Alt-Svc"} {
-		for i, value := range answer[part] { // which has the site's port
-			answer[part][i] = strings.Replace(value, addr[strings.LastIndex(addr, ":"):], ":443", 1)
+	for part, values := range answer {
+		if !strings.HasSuffix(part, " Alt-Svc") {
+			continue
+		}
+		for i, value := range values { // which has the site's port
+			values[i] = strings.Replace(value, addr[strings.LastIndex(addr, ":"):], ":443", 1)
 		}
 	}
 	e.answer = answer

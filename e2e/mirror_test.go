@@ -47,11 +47,13 @@ func (p protocol) encrypted() bool { return p == h2 || p == h3 }
 // reply is what an upstream is to answer.
 type reply struct {
 	status  int
-	hints   []field // of an early answer, if there are any
+	early   []int   // the statuses of early answers
+	hints   []field // of each of them
 	fields  []field
 	body    []byte
 	framing string // length, unannounced, or none at all
 	trailer []field
+	quiet   bool // the trailer is not announced
 }
 
 // mirror is an upstream that speaks all protocols, answers as it is told, and
@@ -151,11 +153,11 @@ func (m *mirror) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer := m.saw(seen)
 
 	h := w.Header()
-	if answer.hints != nil {
+	for _, status := range answer.early {
 		for _, f := range answer.hints {
 			h.Add(f.name, f.value)
 		}
-		w.WriteHeader(http.StatusEarlyHints)
+		w.WriteHeader(status)
 		clear(h)
 	}
 	h["Content-Type"] = nil // so that none is guessed
@@ -168,7 +170,7 @@ func (m *mirror) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if answer.framing == "length" {
 		h.Set("Content-Length", strconv.Itoa(len(answer.body)))
 	}
-	if len(answer.trailer) > 0 {
+	if len(answer.trailer) > 0 && !answer.quiet {
 		h.Set("Trailer", announcement(answer.trailer))
 	}
 	w.WriteHeader(answer.status)
@@ -179,8 +181,14 @@ func (m *mirror) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	_, _ = w.Write(answer.body)
+	if len(answer.trailer) > 0 {
+		_ = http.NewResponseController(w).Flush() // what is in the header now is sent as it was
+	}
 	for _, f := range answer.trailer {
-		h.Add(f.name, f.value)
+		delete(h, http.CanonicalHeaderKey(f.name))
+	}
+	for _, f := range answer.trailer {
+		h.Add(http.TrailerPrefix+f.name, f.value)
 	}
 }
 
@@ -244,8 +252,8 @@ func (m *mirror) exchange(c net.Conn, in *bufio.Reader) bool {
 	answer := m.saw(seen)
 
 	var w strings.Builder
-	if answer.hints != nil {
-		w.WriteString("HTTP/1.1 103 Early Hints\r\n")
+	for _, status := range answer.early {
+		fmt.Fprintf(&w, "HTTP/1.1 %d %s\r\n", status, http.StatusText(status))
 		writeFields(&w, answer.hints)
 		w.WriteString("\r\n")
 	}
@@ -262,7 +270,7 @@ func (m *mirror) exchange(c net.Conn, in *bufio.Reader) bool {
 	case answer.framing == "unannounced" && !closes:
 		w.WriteString("Transfer-Encoding: chunked\r\n")
 		chunked = true
-		if len(answer.trailer) > 0 {
+		if len(answer.trailer) > 0 && !answer.quiet {
 			w.WriteString("Trailer: " + announcement(answer.trailer) + "\r\n")
 		}
 	}

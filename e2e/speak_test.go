@@ -29,6 +29,7 @@ type sending struct {
 	body                 []byte
 	framing              string // length, unannounced, or none at all
 	trailer              []field
+	quiet                bool // the trailer is not announced
 }
 
 // speaker is a client that speaks all protocols and does nothing by itself.
@@ -145,7 +146,7 @@ func sendByHand(addr string, r sending) (message, error) {
 		body.Write(r.body)
 	case "unannounced":
 		out.WriteString("Transfer-Encoding: chunked\r\n")
-		if len(r.trailer) > 0 {
+		if len(r.trailer) > 0 && !r.quiet {
 			out.WriteString("Trailer: " + announcement(r.trailer) + "\r\n")
 		}
 		writeChunked(&body, r.body, r.trailer)

@@ -51,6 +51,9 @@ var trialQueries = []string{
 
 var trialHosts = []string{"shop.example", "Shop.Example", "shop.example:8080", "127.0.0.1", "xn--caf-dma.example", "[::1]:9"}
 
+// sameName is that of a field which is in some headers, and in some trailers too.
+const sameName = "X-Request-Id"
+
 // generator makes trials. What it makes depends on its seed alone.
 type generator struct{ *rand.Rand }
 
@@ -117,11 +120,12 @@ func (g generator) request(x *trial) sending {
 	if s.framing != "none" {
 		s.body = g.content()
 	}
-	if s.framing == "unannounced" && len(s.body) == 0 {
+	if s.framing == "unannounced" && len(s.body) == 0 && x.client != h1 {
 		s.framing = "none" // net/http tells the two apart by waiting
 	}
 	if s.framing == "unannounced" && g.one(2) {
 		s.trailer = []field{{"X-Checksum", "abc"}, {"X-Multi-Trailer", "1"}, {"X-Multi-Trailer", "2"}}
+		s.quiet = x.client == h1 && g.one(2) // net/http announces all it sends
 	}
 	add := func(name string, values ...string) {
 		for _, value := range values {
@@ -157,7 +161,7 @@ func (g generator) request(x *trial) sending {
 		},
 		func() { add("Max-Forwards", "3") },
 		func() {
-			if s.framing == "length" && len(s.body) > 0 {
+			if s.framing != "none" && len(s.body) > 0 {
 				add("Expect", "100-continue")
 			}
 		},
@@ -191,7 +195,7 @@ func (g generator) common(add func(name string, values ...string), spelled bool)
 		func() { add("X-Spaced", "a,b ,  c\td") },
 		func() { add("X-Latin", "caf\xe9 \xff") },
 		func() { add("Cache-Control", "no-cache", "max-age=0") },
-		func() { add("X-Request-Id", "1234") },
+		func() { add(sameName, "1234") },
 		func() {
 			if spelled {
 				add("x-loWer-CASE", "1", "2")
@@ -220,7 +224,7 @@ func (g generator) answer(x *trial) reply {
 	r.body = g.content()
 	add("Date", "Sun, 06 Nov 1994 08:49:37 GMT")
 	if !g.one(4) || r.status == http.StatusNotModified {
-		add("Content-Type", pick(g, []string{"application/json", "text/html; charset=utf-8", "application/octet-stream", "x", ""}))
+		add("Content-Type", pick(g, []string{"application/json", "text/html; charset=utf-8", "application/octet-stream", "x", "", "text/event-stream"}))
 	}
 	if g.one(4) {
 		x.coded = true
@@ -230,6 +234,9 @@ func (g generator) answer(x *trial) reply {
 	switch r.status {
 	case http.StatusNoContent:
 		r.body, r.framing = nil, "none"
+		if g.one(2) && x.upstream == h1 {
+			add("Content-Length", "0")
+		}
 	case http.StatusNotModified:
 		r.framing = "none"
 		if g.one(2) && x.client == h1 && x.upstream == h1 { // net/http can't read such answers over HTTP/2
@@ -239,9 +246,11 @@ func (g generator) answer(x *trial) reply {
 		r.body = nil
 	}
 	if r.framing == "unannounced" && g.one(2) {
-		r.trailer = []field{{"X-Sum", "1"}, {"X-Multi-Trailer", "1"}, {"X-Multi-Trailer", "2"}}
+		r.trailer = []field{{"X-Sum", "1"}, {"X-Multi-Trailer", "1"}, {"X-Multi-Trailer", "2"}, {sameName, "5678"}}
+		r.quiet = g.one(2)
 	}
 	if g.one(8) {
+		r.early = [][]int{{103}, {103}, {102, 103, 103}, {199}}[g.IntN(4)]
 		r.hints = []field{{"Link", "</a.css>; rel=preload"}, {"Link", "</b.js>; rel=preload"}, {"X-Hint", "1"}}
 	}
 	g.common(add, x.upstream == h1)

@@ -122,6 +122,11 @@ func storable(answer *keystore.Response, keep ...string) *keystore.Response {
 	if answer.Size > 0 { // without a body it may announce that of a GET
 		delete(stored.Header, "Content-Length")
 	}
+	if names := announced(answer); len(names) > 0 {
+		stored.Header["Trailer"] = slices.DeleteFunc(names, func(name string) bool {
+			return slices.Contains(notStored, name) && stored.Trailer[name] == nil
+		})
+	}
 	return &stored
 }
 
@@ -175,8 +180,11 @@ func writeHead(w http.ResponseWriter, answer *keystore.Response, length int64) {
 		}
 		h[name] = values
 	})
-	if trailers := announced(answer); bodyAllowed(answer.Status) && len(trailers) > 0 {
-		h["Trailer"] = trailers
+	if names := announced(answer); bodyAllowed(answer.Status) && len(names)+len(answer.Trailer) > 0 {
+		if len(names) > 0 {
+			h["Trailer"] = names
+		}
+		setTrailer(h, answer.Trailer)
 		delete(h, "Content-Length") // HTTP/1.1 has no trailers after a body of a known length
 	} else if bodyAllowed(answer.Status) && length > 0 { // net/http knows whether to say that there is nothing
 		h["Content-Length"] = []string{strconv.FormatInt(length, 10)}
@@ -187,18 +195,14 @@ func writeHead(w http.ResponseWriter, answer *keystore.Response, length int64) {
 	w.WriteHeader(answer.Status)
 }
 
-// announced are the names of the trailers that come after an answer, as far as
-// they are known before its body.
+// announced are the names of the trailers that an answer's header says will come.
 func announced(answer *keystore.Response) []string {
-	if len(answer.Trailer) == 0 && len(answer.Header["Trailer"]) == 0 {
+	if len(answer.Header["Trailer"]) == 0 {
 		return nil
 	}
-	all := maps.Clone(http.Header(answer.Trailer))
+	all := make(http.Header)
 	for _, line := range answer.Header["Trailer"] {
 		for name := range strings.SplitSeq(line, ",") {
-			if all == nil {
-				all = make(http.Header)
-			}
 			all[http.CanonicalHeaderKey(strings.TrimSpace(name))] = nil
 		}
 	}
@@ -208,9 +212,19 @@ func announced(answer *keystore.Response) []string {
 // addable are lists to which handlers around this one may have added already.
 var addable = map[string]bool{"Vary": true, "Via": true, "Link": true, "Set-Cookie": true, "Server-Timing": true, "Warning": true}
 
-func writeTrailer(w http.ResponseWriter, trailer http.Header) {
+// setTrailer sets the fields that come after the body.
+func setTrailer(h, trailer http.Header) {
 	for name, values := range trailer {
-		w.Header()[http.TrailerPrefix+name] = values
+		h[http.TrailerPrefix+name] = values
+	}
+}
+
+// writeTrailer gives the client what comes after the body, once that is written.
+func writeTrailer(w http.ResponseWriter, trailer http.Header) {
+	h := w.Header()
+	setTrailer(h, trailer)
+	for _, name := range h["Trailer"] {
+		delete(h, name) // net/http would take a field of the head for a line of the trailer
 	}
 }
 
