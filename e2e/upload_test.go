@@ -217,3 +217,31 @@ func TestUploadThatIsCutLeavesNothingBehind(t *testing.T) {
 		}
 	}
 }
+
+// A body that has no place to stay in is refused before anything has happened: no
+// claim, no execution. Those that need no file are taken.
+func TestUploadThatHasNoPlaceIsRefused(t *testing.T) {
+	t.Parallel()
+	up := newUpstream(t)
+	g := startGateway(t, to(up))
+	c := g.client()
+	large := func(of string) request {
+		return post("large").as(func(r *request) { r.body = strings.Repeat(of, 1<<20) })
+	}
+	if err := os.Remove(g.tmp()); err != nil {
+		t.Fatal(err)
+	}
+	refused := c.do(large("a"))
+	wantRefusal(t, refused, http.StatusServiceUnavailable, "store-unavailable")
+	retryAfter(t, refused)
+	if !strings.Contains(refused.body, "no room for the request's body") || !strings.Contains(g.log(), "buffer request body: ") {
+		t.Errorf("want it said what is the matter, got %s", refused.body)
+	}
+	up.want("large", 0)
+	wantExecuted(t, c.do(post("small")))
+	if err := os.Mkdir(g.tmp(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	wantExecuted(t, c.do(large("b"))) // another request, so nothing stands for the first one
+	up.want("large", 1)
+}

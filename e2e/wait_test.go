@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"testing"
@@ -193,4 +194,54 @@ func TestWAIT06EndOfTheWaitIsNoPermission(t *testing.T) {
 		wantExecuted(t, first.answer())
 		up.want("slow", 1)
 	})
+}
+
+// Clients that take nothing of an answer, the first one and those who waited for it,
+// hold nothing while they don't: there is still a place for who waits, and the one
+// connection to Redis is free.
+func TestSlowClientsHoldNothing(t *testing.T) {
+	t.Parallel()
+	const size = 16_000_000 // more than all buffers on the way take
+	up, redis := newUpstream(t), startRedis(t)
+	s := to(up).on(redis.store()+" {\npool_size 1\n}").with("waiters", "2 2").with("max_response_body", "32MiB").with("cache", "off")
+	g := startGateway(t, s)
+	large := post("large").tell("Up-Body", strconv.Itoa(size)).tell("Up-Hold", "large")
+	var slow []*raw
+	for i := range 3 {
+		c := g.dial(0)
+		c.head("large", "X-Owner: alice", "Content-Length: "+strconv.Itoa(len(large.body)), "Up-Body: "+strconv.Itoa(size), "Up-Hold: large")
+		if _, err := io.WriteString(c, large.body); err != nil {
+			t.Fatal(err)
+		}
+		up.reached("large", 1)
+		g.awaitWaiting(i)
+		slow = append(slow, c)
+	}
+	up.release("large")
+	for _, c := range slow {
+		if _, err := c.in.Peek(1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.awaitWaiting(0)
+
+	other := post("other").tell("Up-Hold", "other")
+	first := g.client().start(other)
+	up.reached("other", 1)
+	others := []*pending{g.client().start(other), g.client().start(other)}
+	g.awaitWaiting(len(others))
+	up.release("other")
+	wantExecuted(t, first.answer())
+	for _, w := range others {
+		wantReplay(t, first.answer(), w.answer())
+	}
+	whole := g.client().do(large)
+	wantMarked(t, whole)
+	for _, c := range slow {
+		if a := c.answer(); a.err != nil || a.status != http.StatusOK || a.body != whole.body || len(a.body) != size {
+			t.Errorf("who was slow got %d with %d bytes, %v", a.status, len(a.body), a.err)
+		}
+	}
+	up.want("large", 1)
+	up.want("other", 1)
 }

@@ -205,6 +205,13 @@ func refuseStore(err error) *Refusal {
 	}
 }
 
+// refuseHeld refuses a request whose body has no place to stay in meanwhile.
+func refuseHeld(err error) *Refusal {
+	r := refuseStore(err)
+	r.Title = "There is no room for the request's body"
+	return r
+}
+
 func (c *Config) refuseReused() *Refusal {
 	status := http.StatusConflict
 	if c.Statuses == StatusesIETF {

@@ -259,7 +259,7 @@ func (c *call) refuseBody(err error) error {
 	if errors.Is(err, ErrBodyUnfinished) {
 		return err
 	}
-	return refuseStore(err) // a full disk, most likely
+	return refuseHeld(err) // a full disk, most likely
 }
 
 // create is the claim: in one step it makes the job's record, or finds out what
