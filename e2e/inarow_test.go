@@ -60,7 +60,7 @@ func TestSEC09ForgedMarkersHaveNoEffect(t *testing.T) {
 	c := startGateway(t, to(up)).client()
 	names := []string{
 		"Idempotency-Job", "Idempotency-Attempt", "Idempotency-Expires", "Idempotent-Replayed",
-		"Idempotency-Answered-At", "Idempotency-Recorded",
+		"Idempotency-Answered-At", "Idempotency-Recorded", "Idempotency-Refused",
 	}
 	forge := func(r *request) {
 		for _, name := range names {

@@ -210,6 +210,7 @@ func (c *capture) trailer() http.Header {
 			}
 		}
 	}
+	delete(trailer, HeaderRefused) // nobody has judged the answer by what comes after it
 	if len(trailer) == 0 {
 		return nil
 	}

@@ -34,6 +34,7 @@ func (c *call) inform(h hint) {
 	own := maps.Clone(header)
 	clear(header)
 	maps.Copy(header, endToEnd(h.header))
+	removeOwnHeaders(header)
 	c.w.WriteHeader(h.status)
 	clear(header)
 	maps.Copy(header, own)

@@ -160,13 +160,14 @@ func outcomeOfRefusal(code string) keystore.Outcome {
 }
 
 // refusalCode returns the code of an answer that is a refusal of a gateway like
-// this one, or nothing. Its site may have given it another body.
+// this one, or nothing. Its site may have given it another body, and another status:
+// some APIs have 200 for whatever goes wrong.
 func refusalCode(answer *keystore.Response) string {
-	if answer.Status < 400 {
-		return ""
-	}
 	if code := http.Header(answer.Header).Get(HeaderRefused); code != "" {
 		return code
+	}
+	if answer.Status < 400 {
+		return ""
 	}
 	if t, _, err := mime.ParseMediaType(http.Header(answer.Header).Get("Content-Type")); err != nil || t != problemType {
 		return ""

@@ -27,7 +27,7 @@ const (
 	HeaderRefused    = "Idempotency-Refused"     // on a refusal: its code, whatever form a site gives to its body
 )
 
-var ownHeaders = []string{HeaderJob, HeaderAttempt, HeaderExpires, HeaderReplayed, HeaderAnsweredAt, HeaderRecorded}
+var ownHeaders = []string{HeaderJob, HeaderAttempt, HeaderExpires, HeaderReplayed, HeaderAnsweredAt, HeaderRecorded, HeaderRefused}
 
 // removeOwnHeaders takes away what only the gateway may say.
 func removeOwnHeaders(h http.Header) {
@@ -99,11 +99,12 @@ func valuesOf(h http.Header) (n int) {
 }
 
 // notEndToEnd are the fields that concern one connection, and those that only the
-// gateway may set.
+// gateway may set. That an answer is a refusal stays with it: it is one of a gateway
+// behind this one, and judged as such.
 var notEndToEnd = func() map[string]bool {
 	names := make(map[string]bool)
 	for _, name := range slices.Concat(hopByHop, ownHeaders) {
-		names[name] = true
+		names[name] = name != HeaderRefused
 	}
 	return names
 }()
@@ -206,7 +207,9 @@ func announced(answer *keystore.Response) []string {
 			all[http.CanonicalHeaderKey(strings.TrimSpace(name))] = nil
 		}
 	}
-	return slices.Sorted(maps.Keys(endToEnd(all)))
+	all = endToEnd(all)
+	removeOwnHeaders(all)
+	return slices.Sorted(maps.Keys(all))
 }
 
 // addable are lists to which handlers around this one may have added already.

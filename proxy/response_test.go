@@ -217,10 +217,12 @@ func TestSEC09MarkersOfAnUpstreamAreDropped(t *testing.T) {
 	t.Parallel()
 	ask, f := answers(t, Config{}, func(w http.ResponseWriter, _ *http.Request) {
 		for _, name := range ownHeaders {
-			w.Header().Set(name, "forged")
 			w.Header().Set(http.TrailerPrefix+name, "forged")
+			if name != HeaderRefused { // it makes the answer a refusal
+				w.Header().Set(name, "forged")
+			}
 		}
-		w.Header().Set("Trailer", HeaderReplayed)
+		w.Header().Set("Trailer", HeaderReplayed+", "+HeaderRefused)
 		w.Header().Set(http.TrailerPrefix+"X-Sum", "42")
 		w.Header().Set(http.TrailerPrefix+"Connection", "x")
 		fmt.Fprint(w, "abcd")
