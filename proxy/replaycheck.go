@@ -11,7 +11,7 @@ import (
 //
 // The request is the client's own, with its body. What the check sets in the
 // answer's header counts only if the answer is the check's own: the stored one is
-// given as it was.
+// given as it was, to a request of the method that it has come with.
 func (c *call) mayReplay() (bool, error) {
 	if c.x.ReplayCheck == nil {
 		return true, nil
@@ -19,10 +19,10 @@ func (c *call) mayReplay() (bool, error) {
 	verdict := c.account.Verdict
 	c.account.Verdict = VerdictReplayRefused // also if it panics
 	w := &checkWriter{ResponseWriter: c.w, header: c.w.Header().Clone()}
-	spent, body := c.r.Body, c.body.open()
+	method, spent, body := c.r.Method, c.r.Body, c.body.open()
 	c.r.Body = body
 	defer func() {
-		c.r.Body = spent
+		c.r.Method, c.r.Body = method, spent
 		body.Close()
 	}()
 	passed, err := c.x.ReplayCheck(w, c.r)
