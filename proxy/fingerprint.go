@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
@@ -37,11 +38,11 @@ func (rc *recipe) fingerprint(asked *http.Request, body *requestBody) (keystore.
 	if !rc.ignoreHost {
 		h = h.part(strings.ToLower(asked.Host))
 	}
-	h = h.part(asked.URL.EscapedPath())
+	h = h.part(pathOf(asked.URL))
 	if !rc.ignoreQuery {
 		h = h.part(asked.URL.RawQuery)
 	}
-	h = h.part(mediaType(asked.Header.Get("Content-Type")))
+	h = h.part(mediaType(contentType(asked.Header)))
 	for _, name := range rc.headers {
 		lines := asked.Header.Values(name)
 		h = h.number(uint64(len(lines)))
@@ -68,6 +69,25 @@ func (rc *recipe) fingerprint(asked *http.Request, body *requestBody) (keystore.
 	return f, nil
 }
 
+// pathOf returns the path as it was sent, or what stands in its place: of a URL such
+// as x:y all the rest.
+func pathOf(u *url.URL) string {
+	if u.Opaque != "" {
+		return u.Scheme + ":" + u.Opaque
+	}
+	return u.EscapedPath()
+}
+
+// contentType returns what a request says of its body's media type, in one line: if
+// that is said twice, it is none.
+func contentType(h http.Header) string {
+	lines := h["Content-Type"]
+	if len(lines) == 1 {
+		return lines[0]
+	}
+	return strings.Join(lines, ", ")
+}
+
 // digested is what a digest is made of, one behind the other.
 type digested []byte
 
@@ -80,7 +100,7 @@ func (p digested) part(part string) digested {
 // canonicalBody returns the one form of all bodies that are the same JSON
 // document, or not ok where the body has to be taken as it is.
 func (rc *recipe) canonicalBody(asked *http.Request, body *requestBody) (canonical []byte, ok bool, err error) {
-	if body.size > maxJSONBody || !isJSON(asked.Header.Get("Content-Type")) {
+	if body.size > maxJSONBody || !isJSON(contentType(asked.Header)) {
 		return nil, false, nil
 	}
 	src := body.open()

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bufio"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -48,6 +49,46 @@ func TestFingerprint(t *testing.T) {
 		if other == base {
 			t.Errorf("another %s makes no difference", name)
 		}
+	}
+}
+
+// Not all that a request can ask for is a path: what stands in its place is passed
+// on just so.
+func TestFingerprintOfTargetsWithoutAPath(t *testing.T) {
+	t.Parallel()
+	seen := map[string]string{}
+	for _, target := range []string{"*", "x:pay", "x:pay2", "y:pay", "x:pay?a=1", "http:pay", "/pay", "/x:pay", "http://a.example"} {
+		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader("POST " + target + " HTTP/1.1\r\nHost: a.example\r\n\r\n")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		digest := digestBy(t, FingerprintOptions{}, r, "")
+		if other, twice := seen[digest]; twice {
+			t.Errorf("%s is the same as %s", target, other)
+		}
+		seen[digest] = target
+	}
+}
+
+// A media type that is sent twice is neither the one nor the other: who takes the
+// first for it, and who the last, nobody knows.
+func TestFingerprintOfSeveralMediaTypes(t *testing.T) {
+	t.Parallel()
+	digest := func(body string, types ...string) string {
+		r := httptest.NewRequest("POST", "http://a.example/", nil)
+		r.Header["Content-Type"] = types
+		return digestBy(t, FingerprintOptions{JSON: true}, r, body)
+	}
+	seen := map[string][]string{}
+	for _, types := range [][]string{nil, {"application/json"}, {"application/json", "application/json"}, {"application/json", "text/plain"}, {"text/plain", "application/json"}} {
+		d := digest("{}", types...)
+		if other, twice := seen[d]; twice {
+			t.Errorf("%q is the same as %q", types, other)
+		}
+		seen[d] = types
+	}
+	if digest(`{"a":1}`, "application/json", "text/plain") == digest(`{ "a":1}`, "application/json", "text/plain") {
+		t.Error("compared as a document, although it may be read as a text")
 	}
 }
 

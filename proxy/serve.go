@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -222,8 +223,8 @@ func bounded(text string) string {
 func (c *call) info() keystore.RequestInfo {
 	asked := c.x.Asked
 	info := keystore.RequestInfo{
-		Method: bounded(asked.Method), Host: bounded(asked.Host), Path: bounded(asked.URL.Path),
-		MediaType: bounded(mediaType(asked.Header.Get("Content-Type"))), Size: c.body.size, Label: c.label(),
+		Method: bounded(asked.Method), Host: bounded(asked.Host), Path: bounded(cmp.Or(asked.URL.Path, asked.URL.Opaque)),
+		MediaType: bounded(mediaType(contentType(asked.Header))), Size: c.body.size, Label: c.label(),
 	}
 	// As parts of the request's first line they would keep all of it in memory.
 	const short = 256
