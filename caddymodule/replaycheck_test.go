@@ -170,6 +170,7 @@ func TestSEC03ChecksThatFail(t *testing.T) {
 		"an error, a page":     {check: `error "closed" 402`, more: "handle_errors {\nrespond \"page {err.status_code} [{http.idempotency.code}]\" 418\n}", status: 418, body: "page 402 []"},
 		"nobody there":         {check: "forward_auth 127.0.0.1:1 {\nuri /\n}", status: 502},
 		"answers after others": {check: "route {\nvars a b\n}\n@post method POST\nhandle @post {\nrespond \"no\" 403\n}", status: 403, body: "no"},
+		"asks by HEAD":         {check: "method HEAD", status: 200},
 		"only for others":      {check: "@get method GET\nrespond @get \"no\" 403", status: 200},
 	} {
 		t.Run(name, func(t *testing.T) {
