@@ -1,6 +1,9 @@
 package proxy
 
 import (
+	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -195,5 +198,50 @@ func TestSEC09TrailersNameNoIdentity(t *testing.T) {
 	}
 	if len(seen) != 1 || seen.Get("X-Sum") != "abc" {
 		t.Errorf("the upstream sees the trailer %v", seen)
+	}
+}
+
+// That holds for a request too that passes unprotected, to an API that may trust what
+// it is told.
+func TestSEC09TrailersOfWhatPassesNameNoIdentity(t *testing.T) {
+	t.Parallel()
+	var seen http.Header
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		seen = r.Trailer
+	}))
+	t.Cleanup(upstream.Close)
+	f := newFixture(t, Config{})
+	// As Caddy's reverse proxy does, and that of the standard library does not, this
+	// one sends the trailer on that there is at the end.
+	proxy := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		out := r.WithContext(r.Context())
+		out.RequestURI, out.URL.Scheme, out.URL.Host = "", "http", upstream.Listener.Addr().String()
+		res, err := http.DefaultTransport.RoundTrip(out)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		res.Body.Close()
+	})
+	gateway := httptest.NewServer(f.route.Middleware(func(*http.Request) string { return "alice" }, proxy))
+	t.Cleanup(gateway.Close)
+	for _, announced := range []string{"X-Sum", "Idempotency-Job, X-Sum"} {
+		conn, err := net.Dial("tcp", gateway.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, err = fmt.Fprintf(conn, "POST /pay HTTP/1.1\r\nHost: a.example\r\nTrailer: %s\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"+
+			"1\r\na\r\n0\r\nIdempotency-Job: forged\r\nX-Sum: abc\r\n\r\n", announced)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answer, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 200") {
+			t.Fatalf("got %q, %v", answer, err)
+		}
+		if seen.Get(HeaderJob) != "" || seen.Get("X-Sum") != "abc" {
+			t.Errorf("announced as %s, the upstream sees the trailer %v", announced, seen)
+		}
 	}
 }

@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"errors"
+	"io"
 	"net/http"
 	"strings"
 )
@@ -38,4 +40,31 @@ func switchesProtocols(r *http.Request) bool {
 // can send it again.
 func inEarlyData(r *http.Request) bool {
 	return r.TLS != nil && !r.TLS.HandshakeComplete || r.Header.Get("Early-Data") == "1"
+}
+
+// screenTrailer keeps what only the gateway may say out of the trailer of a request
+// that passes, whose body is read as it comes. Without an announced one nothing of it
+// is passed on.
+func screenTrailer(r *http.Request) {
+	if r.Trailer == nil || r.Body == nil {
+		return
+	}
+	removeOwnHeaders(r.Trailer)
+	r.Body = &screenedBody{r.Body, r.Trailer}
+}
+
+// screenedBody is a body at whose end its server has filled in the trailer, with
+// fields too that were not announced.
+type screenedBody struct {
+	io.ReadCloser
+	trailer http.Header
+}
+
+// Read implements io.Reader.
+func (b *screenedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		removeOwnHeaders(b.trailer)
+	}
+	return n, err
 }

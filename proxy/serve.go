@@ -104,6 +104,7 @@ func (rt *Route) Serve(w http.ResponseWriter, r *http.Request, x Exchange) error
 			x.Account.Verdict = VerdictBypassed
 		}
 		rt.gateway.observer.Request(VerdictBypassed)
+		screenTrailer(r)
 		return x.Next(w, r)
 	}
 	key, sent, err := keyOf(r.Header, rt.KeyHeader)
