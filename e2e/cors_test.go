@@ -23,7 +23,7 @@ func TestAPI01BrowsersOfOtherOrigins(t *testing.T) {
 		t.Fatalf("the page was not understood: %s", lines)
 	}
 	up := newUpstream(t)
-	s := to(up)
+	s := to(up).with("key", "required") // which no preflight has
 	s.handler = lines + s.handler
 	c := startGateway(t, s).client()
 	const origin = "https://shop.example.com"
