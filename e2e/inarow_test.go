@@ -51,6 +51,24 @@ func TestTwoGatewaysInARowExecuteOnce(t *testing.T) {
 	}
 }
 
+// A site may render refusals as it likes, with 200 as well, like APIs that have nothing
+// else. To the gateway before it they are refusals all the same, and nothing to keep.
+func TestRefusalOfTheInnerGatewayIsNoAnswerWhateverItsStatus(t *testing.T) {
+	t.Parallel()
+	up, redis := newUpstream(t), startRedis(t)
+	inner := to(up).on(redis.store()).with("space", "outer")
+	inner.handler += "\nhandle_errors {\nrespond \"sorry\" 200\n}"
+	outer := site{store: redis.store(), handler: "reverse_proxy 127.0.0.1:" + startGateway(t, inner).ports[0]}
+	c := startGateway(t, outer.with("space", "outer")).client()
+	for range 2 {
+		a := c.do(post("page"))
+		if a.status != http.StatusOK || a.body != "sorry" || a.replayed() || a.header.Get("Idempotency-Refused") != "loop" {
+			t.Errorf("want the inner gateway's refusal as it came, got %d %q %v %v", a.status, a.body, a.header, a.err)
+		}
+	}
+	up.want("page", 0)
+}
+
 // SEC-09: what a client sends in the gateway's own headers has no effect, and
 // does not reach an API that may trust them, whether the request is protected or
 // not. Headers of the same name in the upstream's answer don't reach the client.
