@@ -237,6 +237,9 @@ func (rc *reconciler) ask(ctx context.Context, c *unknownCase, j *keystore.Job, 
 		c.lookups.Note = noAnswer(err)
 		c.candidate = 0
 		rc.g.log.Info("a lookup of an unknown attempt failed", slog.String("job", j.ID), slog.Int("attempt", a.Number), slog.Any("error", err))
+	case refusalCode(answer) != "":
+		c.lookups.Note = "the lookup was refused by a gateway behind this one"
+		c.candidate = 0
 	case !settles:
 		c.lookups.Note = "the answer's status is not one that settles anything"
 		c.candidate = 0

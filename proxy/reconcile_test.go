@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -196,6 +197,28 @@ func TestReconcileNotWhileListening(t *testing.T) {
 		f.do(request{}).wantBody(t, 200, "execution 1", true)
 		f.wantExecutions(1)
 	})
+}
+
+// What a gateway behind this one says of the lookup itself is nothing about the
+// attempt, whatever status its site gives that.
+func TestReconcileTakesNoRefusalForAnAnswer(t *testing.T) {
+	for _, code := range []int{200, 404} {
+		t.Run(strconv.Itoa(code), func(t *testing.T) {
+			a := &asked{answer: func(n int) (*keystore.Response, error) {
+				answer, err := status(code)(n)
+				answer.Header[HeaderRefused] = []string{CodeKeyMissing}
+				return answer, err
+			}}
+			reconciled(t, a, nil, func(t *testing.T, f *fixture) {
+				time.Sleep(time.Hour)
+				f.do(request{}).want(t, 504, CodeOutcomeUnknown)
+				f.wantExecutions(1)
+				if note := f.mem.job().Attempts[0].Lookups.Note; !strings.Contains(note, "refused by a gateway") {
+					t.Errorf("the operator is told %q", note)
+				}
+			})
+		})
+	}
 }
 
 func TestReconcileLeavesEvidence(t *testing.T) {
