@@ -46,11 +46,10 @@ func inEarlyData(r *http.Request) bool {
 // that passes, whose body is read as it comes. Without an announced one nothing of it
 // is passed on.
 func screenTrailer(r *http.Request) {
-	if r.Trailer == nil || r.Body == nil {
-		return
-	}
 	removeOwnHeaders(r.Trailer)
-	r.Body = &screenedBody{r.Body, r.Trailer}
+	if r.Trailer != nil && r.Body != nil && r.Body != http.NoBody {
+		r.Body = &screenedBody{r.Body, r.Trailer}
+	}
 }
 
 // screenedBody is a body at whose end its server has filled in the trailer, with
