@@ -175,13 +175,20 @@ func TestOUT10StatusTable(t *testing.T) {
 
 func TestRefusalsOfAnotherGateway(t *testing.T) {
 	t.Parallel()
-	for code, want := range map[string]keystore.Outcome{
+	judged := map[string]keystore.Outcome{
 		CodeStoreUnavailable: keystore.OutcomeFailed, CodeNotExecuted: keystore.OutcomeFailed, CodeLoop: keystore.OutcomeFailed,
 		CodeKeyMissing: keystore.OutcomeFailed, CodeKeyInvalid: keystore.OutcomeFailed, CodeOwnerMissing: keystore.OutcomeFailed,
 		CodeRequestTooLarge: keystore.OutcomeFailed, CodeKeyReused: keystore.OutcomeFinal, CodeResultNotKept: keystore.OutcomeFinal,
 		CodeInFlight: keystore.OutcomeUnknown, CodeOutcomeUnknown: keystore.OutcomeUnknown, CodeRecordLost: keystore.OutcomeUnknown,
-		CodeTooManyWaiters: keystore.OutcomeUnknown, "of a later version": keystore.OutcomeUnknown,
-	} {
+		CodeTooManyWaiters: keystore.OutcomeUnknown, CodeReplayRefused: keystore.OutcomeUnknown, CodeTooEarly: keystore.OutcomeFailed,
+		"of a later version": keystore.OutcomeUnknown,
+	}
+	for _, code := range refusalCodes {
+		if judged[code] == 0 {
+			t.Errorf("what %s says is not looked at", code)
+		}
+	}
+	for code, want := range judged {
 		seen := seenAs(1, 1, answered(400, "Content-Type", "application/problem+json; charset=utf-8"))
 		seen.answer.Body = []byte(`{"type":"urn:idempotency:` + code + `","title":"x"}`)
 		if v := classify(seen, map[int]keystore.Outcome{400: keystore.OutcomeFinal}); v.outcome != want {
