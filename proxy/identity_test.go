@@ -231,13 +231,14 @@ func TestSEC09TrailersOfWhatPassesNameNoIdentity(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Close()
 		_, err = fmt.Fprintf(conn, "POST /pay HTTP/1.1\r\nHost: a.example\r\nTrailer: %s\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"+
 			"1\r\na\r\n0\r\nIdempotency-Job: forged\r\nX-Sum: abc\r\n\r\n", announced)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if answer, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 200") {
+		answer, err := io.ReadAll(conn)
+		conn.Close()
+		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 200") {
 			t.Fatalf("got %q, %v", answer, err)
 		}
 		if seen.Get(HeaderJob) != "" || seen.Get("X-Sum") != "abc" {
