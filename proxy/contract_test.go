@@ -289,6 +289,13 @@ func TestContractReadsOnlyTheSchemasDirectory(t *testing.T) {
 	if err := os.Symlink("../outside.json", filepath.Join(dir, "in", "linked.json")); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Symlink(filepath.Join(dir, "in", "min.json"), filepath.Join(dir, "named.json")); err != nil {
+		t.Fatal(err)
+	}
+	// The file that somebody has named may be elsewhere itself.
+	if c, err := NewContract(ContractRules{Schema: filepath.Join(dir, "named.json")}); err != nil || c.Judge(jsonAnswer(200, "2")) == nil {
+		t.Errorf("a link that was named: %v", err)
+	}
 	compile := func(name string) (*Contract, error) {
 		return NewContract(ContractRules{Schema: filepath.Join(dir, "in", name)})
 	}

@@ -41,20 +41,21 @@ func compileSchema(file string) (*schema, error) {
 	}
 	defer func() { _ = root.Close() }()
 	loader := &schemaLoader{
-		root: root, dir: filepath.Dir(abs),
+		root: root, dir: filepath.Dir(abs), named: filepath.Base(abs),
 		known: map[string]bool{}, files: map[string]keystore.Digest{}, documents: map[string]any{},
 	}
 	judges, err := newJudges((&url.URL{Scheme: "file", Path: filepath.ToSlash(abs)}).String(), loader)
 	if err != nil {
 		return nil, fmt.Errorf("schema %s: %w", file, err)
 	}
-	return &schema{judges: judges, known: loader.known, sum: loader.sum(filepath.Base(abs))}, nil
+	return &schema{judges: judges, known: loader.known, sum: loader.sum(loader.named)}, nil
 }
 
 // schemaLoader reads the files of one directory, and nothing else.
 type schemaLoader struct {
 	root  *os.Root
 	dir   string
+	named string // the schema, which may be a link to wherever
 	known map[string]bool
 	files map[string]keystore.Digest
 	// documents are what was read, by where it was read from.
@@ -73,7 +74,11 @@ func (l *schemaLoader) Load(location string) (any, error) {
 	if err != nil || !filepath.IsLocal(name) {
 		return nil, errForeignSchema
 	}
-	text, err := l.root.ReadFile(name)
+	read := l.root.ReadFile
+	if name == l.named {
+		read = func(string) ([]byte, error) { return os.ReadFile(filepath.Join(l.dir, l.named)) }
+	}
+	text, err := read(name)
 	if err != nil {
 		return nil, err
 	}

@@ -221,6 +221,34 @@ func TestFailoverOnlyToTheProven(t *testing.T) {
 	})
 }
 
+// Where the client's repetition is what fails over, it is told that it could not.
+func TestRepetitionOnlyToTheProven(t *testing.T) {
+	c := twoProviders
+	c.NoFailover = true
+	proven := false
+	c.Eligible = func(name string) error {
+		if !proven {
+			return fmt.Errorf("%s is not proven", name)
+		}
+		return nil
+	}
+	bubble(t, c, func(t *testing.T, f *fixture) {
+		f.with(map[string][]script{"a": {says(429, "a is busy")}, "b": {says(200, "answer of b")}})
+		f.do(request{}).wantBody(t, 429, "a is busy", false)
+		f.do(request{}).wantBody(t, 429, "a is busy", false)
+		f.wantExecuted(2, 0)
+		if f.incs.told(EventFallbackUnproven) != 1 || f.incs.of(IncidentFallbackUnproven) != 1 {
+			t.Errorf("told %d, counted %d", f.incs.told(EventFallbackUnproven), f.incs.of(IncidentFallbackUnproven))
+		}
+		proven = true
+		f.do(request{}).wantBody(t, 200, "answer of b", false)
+		f.wantExecuted(2, 1)
+		if f.incs.told(EventFallbackUnproven) != 1 {
+			t.Error("it is told again")
+		}
+	})
+}
+
 // Those who wait for a request that fails over get the answer in the end, and
 // nobody becomes a second leader.
 func TestWaitersOfAFailover(t *testing.T) {

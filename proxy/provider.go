@@ -94,7 +94,17 @@ func (rt *Route) providerFor(j *keystore.Job) string {
 	case j == nil:
 		return names[0]
 	}
-	return j.NextProvider(names, func(provider string) bool { return rt.eligible(provider) == nil })
+	var unproven error
+	next := j.NextProvider(names, func(provider string) bool {
+		err := rt.eligible(provider)
+		unproven = errors.Join(unproven, err)
+		return err == nil
+	})
+	// Where failover is left to the client's repetition, this is it.
+	if rt.NoFailover && unproven != nil && next == names[0] {
+		rt.tellUnproven(j, unproven)
+	}
+	return next
 }
 
 // otherProvider is the next provider after the given one that may be used, of
@@ -119,16 +129,21 @@ func (rt *Route) otherProvider(j *keystore.Job, after string, tried []string) st
 		unproven = errors.Join(unproven, err)
 	}
 	if unproven != nil {
-		rt.gateway.observer.Incident(IncidentFallbackUnproven)
-		rt.gateway.observer.Event(Event{Name: EventFallbackUnproven, Job: j, Attempt: j.LastAttempt().Number, Reason: unproven.Error()})
-		// In an outage of the primary every request comes here.
-		now := time.Now().UnixNano()
-		if last := rt.unprovenTold.Load(); now-last >= int64(unprovenEvery) && rt.unprovenTold.CompareAndSwap(last, now) {
-			rt.gateway.log.Warn("no other provider may be used, since none is proven",
-				slog.String("job", j.ID), slog.Any("error", unproven))
-		}
+		rt.tellUnproven(j, unproven)
 	}
 	return ""
+}
+
+// tellUnproven tells that no other provider is used for a job, and why.
+func (rt *Route) tellUnproven(j *keystore.Job, unproven error) {
+	rt.gateway.observer.Incident(IncidentFallbackUnproven)
+	rt.gateway.observer.Event(Event{Name: EventFallbackUnproven, Job: j, Attempt: j.LastAttempt().Number, Reason: unproven.Error()})
+	// In an outage of the primary every request comes here.
+	now := time.Now().UnixNano()
+	if last := rt.unprovenTold.Load(); now-last >= int64(unprovenEvery) && rt.unprovenTold.CompareAndSwap(last, now) {
+		rt.gateway.log.Warn("no other provider may be used, since none is proven",
+			slog.String("job", j.ID), slog.Any("error", unproven))
+	}
 }
 
 // newAttempt is what the write that starts an attempt says of it.
