@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -172,7 +173,10 @@ func (h *Handler) sendCase(p *Provider, r *http.Request, key string) (*keystore.
 	r = r.WithContext(ctx)
 	r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/1.1", 1, 1
 	r.RemoteAddr = "127.0.0.1:0" // it comes from this machine
-	r.Header[h.config.KeyHeader] = []string{key}
+	r.Header.Del("Accept-Encoding")
+	if given := r.Header[h.config.KeyHeader]; len(given) != 1 || given[0] != strconv.Quote(key) { // the case's spelling
+		r.Header[h.config.KeyHeader] = []string{key}
+	}
 	if header := http.CanonicalHeaderKey(cmp.Or(p.SendKey, h.SendKey)); header != "" {
 		r.Header[header] = []string{proxy.SentKey(key)}
 	}

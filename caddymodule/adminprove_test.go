@@ -237,19 +237,39 @@ func TestCasesAreNotSentAgain(t *testing.T) {
 }
 
 // A case finds what an attempt finds: whose chain it is, what stands for a job, and
-// how the client has come.
+// how the client has come. The key goes out as it is written, and is another one each
+// time, whatever is written.
 func TestCasesGoAsAttemptsDo(t *testing.T) {
-	p := newProving(t, strings.Replace(safeCase, "POST /charges", "POST https://shop.example/charges", 1),
-		"request_header X-Seen \"{http.idempotency.provider} {http.idempotency.attempt} {http.idempotency.job} {http.request.scheme} {http.request.host}\"", "")
-	p.prove(onlyBackup)
-	requests, _ := p.fallback.seen()
-	if len(requests) != 2 {
-		t.Fatalf("%d executions", len(requests))
-	}
-	for _, r := range requests {
-		want := "backup 1 " + r.Header.Get("Idempotency-Key") + " https shop.example"
-		if got := r.Header.Get("X-Seen"); got != want || r.Header.Get("X-Forwarded-Proto") != "https" {
-			t.Errorf("got %q and %q, want %q", got, r.Header.Get("X-Forwarded-Proto"), want)
+	for written, sent := range map[string]string{
+		"":                                 "%s",
+		"Idempotency-Key: {{key}}\n":       "%s",
+		"Idempotency-Key: \"{{key}}\"\n":   "\"%s\"",
+		"idempotency-KEY: \"{{key}}\"\n":   "\"%s\"",
+		"Idempotency-Key: \"\"{{key}}\"\n": "%s",
+		"Idempotency-Key: {{key}}\nIdempotency-Key: {{key}}\n": "%s",
+	} {
+		cases := strings.Replace(safeCase, "POST /charges\n", "POST https://shop.example/charges\nAccept-Encoding: br\n"+written, 1)
+		p := newProving(t, cases, "request_header X-Seen \"{http.idempotency.provider} {http.idempotency.attempt} {http.request.scheme} {http.request.host}\"\n"+
+			"request_header X-Job {http.idempotency.job}", "")
+		p.prove(onlyBackup)
+		requests, bodies := p.fallback.seen()
+		if len(requests) != 2 {
+			t.Fatalf("%q: %d executions", written, len(requests))
+		}
+		for i, r := range requests {
+			key := r.Header.Get("X-Job")
+			if got := r.Header["Idempotency-Key"]; len(got) != 1 || got[0] != fmt.Sprintf(sent, key) || !strings.Contains(bodies[i], "order-"+key) {
+				t.Errorf("%q: the key is %q, that of the run is %s", written, got, key)
+			}
+			if got := r.Header.Get("X-Seen"); got != "backup 1 https shop.example" || r.Header.Get("X-Forwarded-Proto") != "https" {
+				t.Errorf("got %q and %q", got, r.Header.Get("X-Forwarded-Proto"))
+			}
+			if r.Header.Get("Accept-Encoding") == "br" {
+				t.Error("it asks for an encoding")
+			}
+		}
+		if requests[0].Header.Get("X-Job") == requests[1].Header.Get("X-Job") {
+			t.Error("two runs have one key")
 		}
 	}
 }

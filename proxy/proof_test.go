@@ -249,13 +249,20 @@ func TestProofOfTheLaterRunStands(t *testing.T) {
 	check("an earlier run that failed", 2)
 	drop(now, true)
 	check("a later run that failed", 0)
-	drop(now, false)
-	for _, began := range []time.Duration{-time.Minute, -time.Millisecond} {
-		if _, err := g.KeepProof(t.Context(), s, passed(), now.Add(began), time.Hour); !errors.Is(err, ErrNotProven) {
-			t.Errorf("an earlier run that passed after that: got %v", err)
+	for _, provider := range []string{s.Provider, "never proven"} {
+		s.Provider = provider
+		drop(now, false)
+		for _, began := range []time.Duration{-time.Minute, -time.Millisecond} {
+			if _, err := g.KeepProof(t.Context(), s, passed(), now.Add(began), time.Hour); !errors.Is(err, ErrNotProven) {
+				t.Errorf("an earlier run that passed after that: got %v", err)
+			}
+		}
+		check("an earlier run that passed after that", 0)
+		j, err := store.Get(t.Context(), s.name())
+		if err != nil || j.State(store.Now()) != keystore.JobOpen || j.Expires != now.Add(time.Hour) {
+			t.Errorf("the record is %+v, %v", j, err)
 		}
 	}
-	check("an earlier run that passed after that", 0)
 	keep(now.Add(time.Millisecond), 4)
 	check("the next run", 4)
 	drop(now.Add(time.Second), true)
