@@ -292,6 +292,12 @@ func TestContractReadsOnlyTheSchemasDirectory(t *testing.T) {
 	if err := os.Symlink(filepath.Join(dir, "in", "min.json"), filepath.Join(dir, "named.json")); err != nil {
 		t.Fatal(err)
 	}
+	for name, origin := range map[string]string{"elsewhere.json": "https://example.com", "otherhost.json": "file://example.com"} {
+		beside := fmt.Sprintf(`{"$ref": %q}`, origin+filepath.ToSlash(filepath.Join(dir, "in", "min.json")))
+		if err := os.WriteFile(filepath.Join(dir, "in", name), []byte(beside), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	// The file that somebody has named may be elsewhere itself.
 	if c, err := NewContract(ContractRules{Schema: filepath.Join(dir, "named.json")}); err != nil || c.Judge(jsonAnswer(200, "2")) == nil {
 		t.Errorf("a link that was named: %v", err)
@@ -307,14 +313,14 @@ func TestContractReadsOnlyTheSchemasDirectory(t *testing.T) {
 		t.Error("what it refers to does not count")
 	}
 	for _, name := range []string{
-		"remote.json", "id.json", "up.json", "absolute.json", "host.json", "link.json", "missing.json", "dialect.json",
+		"remote.json", "id.json", "up.json", "absolute.json", "host.json", "link.json", "missing.json", "dialect.json", "elsewhere.json", "otherhost.json",
 		"text.json", "twice.json", "typo.json", "format.json", "regexp.json", "array.json", "there-is-none.json",
 	} {
 		_, err := compile(name)
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: got %v", name, err)
 		}
-		if foreign := strings.HasSuffix(fmt.Sprint(err), errForeignSchema.Error()); foreign != slices.Contains([]string{"remote.json", "id.json", "up.json", "absolute.json", "host.json", "dialect.json"}, name) {
+		if foreign := strings.HasSuffix(fmt.Sprint(err), errForeignSchema.Error()); foreign != slices.Contains([]string{"remote.json", "id.json", "up.json", "absolute.json", "host.json", "dialect.json", "elsewhere.json", "otherhost.json"}, name) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
