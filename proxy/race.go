@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
@@ -54,11 +53,12 @@ func (r *race) next(started bool) {
 	}
 }
 
-// look ends the own attempts if another one has won.
+// look ends the own attempts if another one has won: by its answer, or because
+// somebody has decided so, which may be one of their own.
 func (r *race) look() {
 	j, _, changed, err := r.f.g.look(r.room)
 	r.changed = changed
-	if err == nil && j != nil && !j.CompletedBy.IsZero() && !slices.Contains(r.f.tokens, j.CompletedBy) {
+	if err == nil && j != nil && !j.CompletedBy.IsZero() {
 		r.f.g.cancelLosers(j)
 	}
 }

@@ -164,6 +164,45 @@ func TestRaceWonElsewhereAfterTheTimeout(t *testing.T) {
 	})
 }
 
+// Somebody who decides that an attempt of a race has succeeded ends the race, though
+// another attempt of the same request is still running.
+func TestRaceResolved(t *testing.T) {
+	for name, as := range map[string]keystore.AttemptState{"succeeded": keystore.AttemptSucceeded, "failed": keystore.AttemptFailed, "cancelled": keystore.AttemptCancelled} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, racing, func(t *testing.T, f *fixture) {
+				f.with(map[string][]script{"a": {breaks}, "b": {after(5*time.Second, says(200, "B"))}})
+				first := make(chan result)
+				began := time.Now()
+				go func() { first <- f.do(request{}) }()
+				time.Sleep(2 * time.Second)
+				d := decide(f.mem.job(), as)
+				if d.Response != nil {
+					d.Response = &keystore.Response{Status: 200, Body: []byte("A"), Size: 1}
+				}
+				if _, err := f.gateway.Resolve(t.Context(), d); err != nil {
+					t.Fatal(err)
+				}
+				r := <-first
+				want, took := "B", 5*time.Second
+				if as == keystore.AttemptSucceeded {
+					want, took = "A", 2*time.Second
+				}
+				if r.Code != 200 || r.Body.String() != want || time.Since(began) != took {
+					t.Errorf("got %d %s after %v", r.Code, r.Body, time.Since(began))
+				}
+				time.Sleep(time.Second)
+				f.gateway.mu.Lock()
+				if len(f.gateway.attempts) != 0 {
+					t.Errorf("%d attempts go on", len(f.gateway.attempts))
+				}
+				f.gateway.mu.Unlock()
+				f.do(request{}).wantBody(t, 200, want, true)
+				f.wantExecuted(1, 1)
+			})
+		})
+	}
+}
+
 // An answer that can't be recorded in time is not given out on a racing route:
 // another one may take the slot.
 func TestRaceWithoutRecord(t *testing.T) {
