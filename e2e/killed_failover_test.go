@@ -248,6 +248,9 @@ func (f *failingOver) killed(moments []moment, atChance int) {
 			if executed > 1 {
 				t.Errorf("%s was executed %d times", key, executed)
 			}
+			if asked := len(f.primary.of(key)); asked > 1 { // it is unknown, or the fallback is next
+				t.Errorf("the primary was asked for %s %d times", key, asked)
+			}
 			end := ""
 			for _, attempt := range g.look(again.job()).Attempts {
 				end += attempt.Provider + " " + attempt.State + ", "

@@ -5,8 +5,11 @@ import (
 	"crypto/tls"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -148,6 +151,18 @@ func (m *mortal) serveFastCGI(c net.Conn) {
 	}
 }
 
+// phpOf returns what php_fastcgi is for a site that is there, by its server's address.
+func phpOf(t *testing.T) func(addr string) (directives string) {
+	t.Helper()
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "index.php"), []byte("<?php"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return func(addr string) string {
+		return "route {\nroot * " + root + "\nphp_fastcgi " + addr + "\n}\n"
+	}
+}
+
 // startDeaf starts a server that hangs up on whoever connects.
 func startDeaf(t *testing.T) (addr string) {
 	t.Helper()
@@ -210,6 +225,15 @@ func TestFailoverIsProofAgainstErrorsThatLie(t *testing.T) {
 		"fastcgi-then-h1": {inTurn(speaking(fastCGI, first.addr[fastCGI]), speaking(h1, refusing.addr)), true},
 		"h1-then-fastcgi": {inTurn(speaking(h1, first.addr[h1]), speaking(fastCGI, refusing.addr)), true},
 	}
+	php := phpOf(t)
+	maps.Copy(providers, map[string]provider{
+		"refuses-php":  {php(refusing.addr), false},
+		"dies-php":     {php(first.addr[fastCGI]), true},
+		"lies-php":     {inTurn(php(first.addr[fastCGI]), speaking(h1, refusing.addr)), true},
+		"lies-php-php": {inTurn(php(first.addr[fastCGI]), php(refusing.addr)), true},
+		"denies-php":   {inTurn(php(first.addr[fastCGI]), busy), true},
+		"h1-then-php":  {inTurn(speaking(h1, first.addr[h1]), php(refusing.addr)), true},
+	})
 	for _, p := range append([]protocol{fastCGI}, protocols...) {
 		second := speaking(p, refusing.addr)
 		if p == h3 { // where nobody listens, QUIC takes long to give up

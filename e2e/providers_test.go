@@ -128,6 +128,66 @@ func TestFailoverWhenAllUpstreamsAreDown(t *testing.T) {
 	backup.want("k", 1)
 }
 
+// So it is where the requests themselves have shown that its upstream is down, by
+// connections that were refused or by answers of a kind; and where the proxy looks for
+// another upstream for a while, and finds none.
+func TestFailoverWhenRequestsHaveMarkedAllUpstreamsDown(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		proxy  string
+		status string // of the primary; empty: it refuses connections
+	}{
+		"connections refused": {proxy: "fail_duration 1m\nmax_fails 1"},
+		"answers":             {proxy: "fail_duration 1m\nmax_fails 1\nunhealthy_status 429", status: "429"},
+		"tried again":         {proxy: "lb_try_duration 300ms\nlb_try_interval 50ms"},
+		"tried again, marked": {proxy: "fail_duration 1m\nlb_retries 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			primary, backup := newRefusingUpstream(t), newUpstream(t)
+			before := ""
+			if c.status != "" {
+				primary.open()
+				before = "request_header Up-Status " + c.status
+			}
+			g := startGateway(t, between(unproven, named{name: "primary", before: before, up: primary, proxy: c.proxy}, named{name: "backup", up: backup}))
+			for i, key := range []string{"k1", "k2"} {
+				a := g.client().do(post(key))
+				wantExecuted(t, a)
+				g.wantAttempts(a, "primary failed", "backup succeeded")
+				backup.want(key, 1)
+				if i > 0 {
+					primary.want(key, 0)
+				}
+			}
+		})
+	}
+}
+
+// Each attempt sends the whole body, from the start, however large it is and whoever
+// reads it at the same time.
+func TestEachAttemptSendsTheWholeBody(t *testing.T) {
+	t.Parallel()
+	body := strings.Repeat("0123456789abcdef", 500_000)
+	for name, c := range map[string]struct{ options, before string }{
+		"failover": {"", "request_header Up-Status 429"},
+		"race":     {"race after 100ms", "request_header Up-Hold gate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			primary, backup := newUpstream(t), newUpstream(t)
+			g := startGateway(t, between(unproven+c.options, named{name: "primary", before: c.before, up: primary}, named{name: "backup", up: backup}))
+			wantExecuted(t, g.client().do(post("k").as(func(r *request) { r.body = body })))
+			for _, u := range []*upstream{primary, backup} {
+				u.want("k", 1)
+				if sent := u.of("k")[0].body; sent != body {
+					t.Errorf("%d bytes of %d were sent, or others", len(sent), len(body))
+				}
+			}
+		})
+	}
+}
+
 // What is not protected goes to the primary.
 func TestReadsGoToThePrimary(t *testing.T) {
 	t.Parallel()

@@ -127,6 +127,18 @@ var troubles = []occurrence{
 		happen: func(*testing.T, *fixture) { time.Sleep(2 * sweepEvery) },
 	},
 	{
+		line:   "it could not be seen whether races are over",
+		fields: []string{"error~injected"},
+		config: racing,
+		events: []string{"outcome_unknown 2: broke off: no complete answer came", "outcome_unknown 1: no answer came within the timeout"},
+		happen: func(t *testing.T, f *fixture) {
+			f.with(map[string][]script{"a": {hangs}, "b": {breaks}})
+			f.do(request{}).want(t, 504, CodeOutcomeUnknown)
+			f.fails("get", errInjected)
+			time.Sleep(2 * sweepEvery)
+		},
+	},
+	{
 		line:   "the store could not be looked through for lapsed leases",
 		fields: []string{"error~injected"},
 		happen: func(_ *testing.T, f *fixture) {

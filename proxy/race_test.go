@@ -348,6 +348,9 @@ func randomRaces(t *testing.T, gateways [2]*fixture, jobs, atOnce int, delay tim
 		})
 	}
 	all.Wait()
+	if siblings.Load() < int64(jobs)/10 {
+		t.Error("hardly any of these was a race")
+	}
 	t.Logf("%d races, %d attempts, %d results; %d attempts lost", jobs, attempts.Load(), results.Load(), siblings.Load())
 }
 
