@@ -281,8 +281,10 @@ func randomRaces(t *testing.T, gateways [2]*fixture, jobs, atOnce int, delay tim
 		defer random.Unlock()
 		return rng.Int64N(n)
 	}
+	var begun sync.Map // by key
 	whatever := func(name string) script {
 		return func(w http.ResponseWriter, r *http.Request) error {
+			begun.Store(r.Header.Get(DefaultKeyHeader), true)
 			pause := time.Duration(draw(3 * int64(delay)))
 			s := []script{says(200, fmt.Sprint(name, draw(1e9))), says(200, fmt.Sprint(name, draw(1e9))), says(429, "busy"), breaks, refuses}[draw(5)]
 			return after(pause, s)(w, r)
@@ -314,8 +316,14 @@ func randomRaces(t *testing.T, gateways [2]*fixture, jobs, atOnce int, delay tim
 			}
 			every.Wait()
 			j, err := gateways[0].store.Get(t.Context(), keystore.NameOf("main", "alice", key))
-			if err != nil || j == nil {
+			if err != nil {
 				t.Error(err)
+				return
+			}
+			if j == nil { // a store that was too busy has taken nobody's claim in time
+				if _, any := begun.Load(key); any || len(bodies) > 0 {
+					t.Errorf("%s: an attempt has run, clients got %v, and there is no record", key, bodies)
+				}
 				return
 			}
 			attempts.Add(int64(j.AttemptCount()))
