@@ -120,19 +120,22 @@ func isJSON(contentType string) bool {
 }
 
 // mediaType returns a media type in one spelling: lower case, with its
-// parameters in order. One that can't be parsed is taken as it is.
+// parameters in order. One that can't be parsed is taken as it is, and so is one of
+// which the parser could make what others don't: it drops encoded parameters that it
+// can't read, and lets backslashes stand.
 func mediaType(contentType string) string {
 	if isPlainType(contentType) {
 		return contentType
 	}
 	t, params, err := mime.ParseMediaType(contentType)
-	if err != nil {
+	if err != nil || strings.ContainsAny(contentType, `*\`) {
 		return contentType
 	}
-	if formatted := mime.FormatMediaType(t, params); formatted != "" {
-		return formatted
+	formatted := mime.FormatMediaType(t, params)
+	if formatted == "" || strings.Contains(formatted, "*") {
+		return contentType
 	}
-	return contentType
+	return formatted
 }
 
 // isPlainType reports whether a media type is in that spelling to begin with: two

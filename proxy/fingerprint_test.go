@@ -70,6 +70,31 @@ func TestFingerprintOfTargetsWithoutAPath(t *testing.T) {
 	}
 }
 
+// Media types that are read differently by whom they are sent to are never one, also
+// where a reader that is lenient would drop the difference.
+func TestFingerprintTellsMediaTypesApart(t *testing.T) {
+	t.Parallel()
+	seen := map[string]string{}
+	for _, media := range []string{
+		"a/b", "a/b; x=1", "a/b; x=2", "a/b; x=1; y=2", "A/b; X=A", "a/b; x=a",
+		"a/b; x*=iso-8859-1''%E9", "a/b; x*=iso-8859-1''%E8", "a/b; x*=utf-8''%E9", "a/b; x=\"\xe9\"", "a/b; x*0=1; x*2=2", "a/b; x*0=1; x*2=3",
+		`a/b; x="a\b"`, `a/b; x="a\\b"`, "a/b; x=1; x=2", "a/b, a/b", "a/b;;x=1", "",
+	} {
+		digest := fingerprintOf(t, "POST", "http://a.example/", media, "")
+		if other, twice := seen[digest]; twice {
+			t.Errorf("%q is the same as %q", media, other)
+		}
+		seen[digest] = media
+	}
+	for media, other := range map[string]string{
+		"A/B": "a/b", "a/b;x=1": "a/b; X=1", `a/b; x="1"`: "a/b; x=1", "a/b; y=2; x=1": "a/b; x=1; y=2", `multipart/form-data; boundary="a b"`: `multipart/form-data;boundary="a b"`,
+	} {
+		if fingerprintOf(t, "POST", "http://a.example/", media, "") != fingerprintOf(t, "POST", "http://a.example/", other, "") {
+			t.Errorf("%q is not the same as %q", media, other)
+		}
+	}
+}
+
 // A media type that is sent twice is neither the one nor the other: who takes the
 // first for it, and who the last, nobody knows.
 func TestFingerprintOfSeveralMediaTypes(t *testing.T) {
