@@ -53,6 +53,24 @@ func newSpeaker(t *testing.T) *speaker {
 	return &speaker{map[protocol]http.RoundTripper{h2c: cleartext, h2: encrypted, h3: third}}
 }
 
+// everyProtocol starts a gateway that can be spoken to in every protocol, and
+// returns a client for each.
+func everyProtocol(t *testing.T, s site) (g *gateway, clients map[protocol]*client) {
+	t.Helper()
+	encrypted := s
+	_, encrypted.certificate = certificate(t)
+	g = startGatewayWith(t, "servers {\nprotocols h1 h2 h2c h3\n}", s, encrypted)
+	clients = map[protocol]*client{h1: g.client()}
+	for p, transport := range newSpeaker(t).transports {
+		url := g.url(0)
+		if p.encrypted() {
+			url = g.url(1)
+		}
+		clients[p] = &client{t: t, url: url, c: &http.Client{Transport: transport}}
+	}
+	return g, clients
+}
+
 // send sends a request and returns what came back.
 func (s *speaker) send(p protocol, addr string, r sending) (message, error) {
 	if p == h1 {

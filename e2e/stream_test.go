@@ -159,6 +159,35 @@ func TestREP07CutAnswerIsNoResult(t *testing.T) {
 	})
 }
 
+// REP-07: that a part is not the whole shows in every protocol, also where the site
+// compresses, which ends the part in good order as far as it is concerned.
+func TestREP07CutAnswerIsBrokenInEveryProtocol(t *testing.T) {
+	t.Parallel()
+	for name, around := range map[string]string{"alone": "", "with encode around": "encode gzip\n"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			up := newUpstream(t)
+			s := to(up).with("max_response_body", "100KB")
+			s.handler = around + s.handler
+			_, clients := everyProtocol(t, s)
+			for p, c := range clients {
+				for kind, r := range map[string]request{
+					"events":  stream(string(p)+"-events", "4"),
+					"nothing": stream(string(p)+"-nothing", "1"),
+					"large":   post(string(p)+"-large").tell("Up-Body", "1000000").tell("Up-Header", "Content-Type: text/plain"),
+				} {
+					r = r.tell("Up-Die", "truncate").tell("Accept-Encoding", "gzip")
+					if a := c.do(r); a.err == nil {
+						t.Errorf("over %s, the client takes %d bytes of %s for the whole", p, len(a.body), kind)
+					}
+					wantUnknown(t, untilCode(t, c, r, "outcome-unknown"))
+					up.want(r.key, 1)
+				}
+			}
+		})
+	}
+}
+
 // A stream whose upstream falls silent is cut after stream_idle.
 func TestSilentStreamIsUnknown(t *testing.T) {
 	t.Parallel()

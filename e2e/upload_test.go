@@ -218,6 +218,54 @@ func TestUploadThatIsCutLeavesNothingBehind(t *testing.T) {
 	}
 }
 
+// Every protocol has its own way to break off a body. Where its length was not
+// announced, only that tells a part from the whole.
+func TestUploadThatIsCutInEveryProtocol(t *testing.T) {
+	t.Parallel()
+	up := newSink(t)
+	g, clients := everyProtocol(t, up.site())
+	var keys []string
+	for p, c := range clients {
+		for _, size := range []int{1, 10_000, 1 << 20} {
+			for _, declared := range []int64{-1, 10 << 20} {
+				key := fmt.Sprintf("%s-%d-of-%d", p, size, declared)
+				keys = append(keys, key)
+				ctx, cancel := context.WithCancel(t.Context())
+				r, w := io.Pipe()
+				gone := make(chan struct{})
+				go func() {
+					defer close(gone)
+					if status, err := c.upload(ctx, key, r, declared); err == nil {
+						t.Errorf("%s: answered with status %d", key, status)
+					}
+				}()
+				if _, err := w.Write(make([]byte, size)); err != nil {
+					t.Fatal(err)
+				}
+				eventually(t, "the body is read", func() bool {
+					open, _ := g.bodyFiles()
+					return open > 0 || size < 1<<20 && g.stacks("proxy.readBody+") > 0
+				})
+				cancel()
+				w.CloseWithError(io.ErrUnexpectedEOF)
+				<-gone
+				eventually(t, "the body is let go", func() bool {
+					open, named := g.bodyFiles()
+					return open == 0 && named == 0 && g.stacks("proxy.readBody+") == 0
+				})
+			}
+		}
+	}
+	for _, key := range keys {
+		if n := len(up.of(key)); n != 0 {
+			t.Errorf("%s: executed %d times", key, n)
+		}
+		if status, err := clients[h1].upload(t.Context(), key, strings.NewReader("another"), -1); err != nil || status != http.StatusOK {
+			t.Errorf("%s, sent again with another body: status %d, %v", key, status, err)
+		}
+	}
+}
+
 // A body that has no place to stay in is refused before anything has happened: no
 // claim, no execution. Those that need no file are taken.
 func TestUploadThatHasNoPlaceIsRefused(t *testing.T) {
