@@ -68,7 +68,7 @@ func TestRaceIsWonByTheFirstAnswer(t *testing.T) {
 // one that the job has, byte for byte.
 func TestRandomRacesOverTwoGateways(t *testing.T) {
 	t.Parallel()
-	const jobs, clients, atOnce = 300, 4, 16
+	const jobs, clients, atOnce = 2000, 4, 16
 	a, b, redis := newUpstream(t), newUpstream(t), startRedis(t)
 	racer := func(name string, up *upstream) named {
 		return named{name: name, up: up, before: "request_header Up-Sleep {header.Sleep-" + name + "}\nrequest_header Up-Status {header.Status-" + name + "}\nrequest_header Up-Die {header.Die-" + name + "}"}
