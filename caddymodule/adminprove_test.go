@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/caddy-idempotency/caddy-idempotency/internal/testport"
 )
 
 // charger is a provider that answers charges as it is told.
@@ -364,6 +366,34 @@ func TestProofsAge(t *testing.T) {
 	}
 	eventually(t, "the proof has aged", func() bool { return p.providers().Providers[1].Proof == "unproven" })
 	p.failsOver("b", false)
+}
+
+// What a provider has done counts where it was done, though another one elsewhere has
+// its name.
+func TestProvidersOfOneNameInTwoSpaces(t *testing.T) {
+	p := newProving(t, safeCase, "", "")
+	fallback := p.fallback.proxy("")
+	other := providers(later, fallback, "space other-"+t.Name())
+	if err := reload(p.config + "http://localhost:" + testport.Take(t) + " {\nbind 127.0.0.1\n" + other + "\n}\n"); err != nil {
+		t.Fatal(err)
+	}
+	p.prove(onlyBackup)
+	before := p.providers().Providers[1]
+	p.failsOver("a", true)
+	p.fallback.say(broken)
+	insist(t, "/charges", "b")
+	got := p.providers().Providers[1]
+	if got.Attempts["final"] != before.Attempts["final"]+1 || got.Violations != before.Violations+1 {
+		t.Errorf("got %+v after %+v", got, before)
+	}
+	elsewhere := ask(t, p.admin, http.MethodGet, "providers?space=other-"+t.Name(), "")
+	var all providersAnswer
+	if err := json.Unmarshal([]byte(elsewhere.body), &all); err != nil || len(all.Providers) != 2 {
+		t.Fatalf("got %s", elsewhere.body)
+	}
+	if v := all.Providers[1]; v.Name != "backup" || len(v.Attempts) != 0 || v.Violations != 0 {
+		t.Errorf("elsewhere: got %+v", v)
+	}
 }
 
 // An answer that breaks the contract never gets to a client, and is kept for

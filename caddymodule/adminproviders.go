@@ -15,8 +15,8 @@ type providersAnswer struct {
 	Providers []providerView `json:"providers"`
 }
 
-// providerView is a provider. The counts are those of the providers of its name in
-// this process.
+// providerView is a provider. The counts are those of the providers of its name and
+// space in this process.
 type providerView struct {
 	Store    string `json:"store"`
 	Space    string `json:"space"`
@@ -58,7 +58,7 @@ func (n namedProvider) view() providerView {
 		Store: n.store.name, Space: n.h.config.Space, Name: n.p.Name, Contract: n.contract(),
 		Attempts: make(map[string]int), Upstreams: upstreamsOf(n.p.route.Handlers),
 	}
-	metrics.count(n.p.Name, func(c *providerCounts) {
+	metrics.count(n.h.config.Space, n.p.Name, func(c *providerCounts) {
 		maps.Copy(v.Attempts, c.attempts)
 		v.LateResults, v.Discarded, v.Violations = c.incidents[proxy.IncidentLateResult], c.incidents[proxy.IncidentDiscarded], c.incidents[proxy.IncidentViolation]
 	})

@@ -123,7 +123,7 @@ Lists the providers of the running configuration, in order of preference: whethe
 each is proven and until when, or why it can't take another one's place; the health
 of its upstreams, where that is checked; and how its attempts ended, with late
 results and answers that broke the contract. The counts are those of this one Caddy
-since it was started, for all providers of the same name.
+since it was started, for all providers of that name and space.
 
 Example:
   $ caddy idempotency providers

@@ -26,10 +26,13 @@ type observer struct {
 	proofs    *proofMetrics
 
 	mu        sync.Mutex
-	providers map[string]*providerCounts // by name
+	providers map[spaceProvider]*providerCounts
 }
 
-// providerCounts are the counts of the providers of one name in this process.
+// spaceProvider is a name of providers in a space.
+type spaceProvider struct{ space, provider string }
+
+// providerCounts are the counts of the providers of one name and space in this process.
 type providerCounts struct {
 	attempts  map[string]int // by outcome
 	incidents map[proxy.Incident]int
@@ -49,7 +52,7 @@ func newObserver() *observer {
 	const namespace, subsystem = metricsNamespace, metricsSubsystem
 	o := &observer{
 		byVerdict: make(map[string]prometheus.Counter),
-		providers: make(map[string]*providerCounts),
+		providers: make(map[spaceProvider]*providerCounts),
 		stores:    newStoreMetrics(),
 		proofs:    newProofMetrics(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -131,22 +134,27 @@ func (o *observer) Waited(took time.Duration) { o.waits.Observe(took.Seconds()) 
 func (o *observer) Attempt(provider, outcome string, took time.Duration) {
 	o.attempts.WithLabelValues(provider, outcome).Inc()
 	o.durations.WithLabelValues(provider).Observe(took.Seconds())
-	o.count(provider, func(c *providerCounts) { c.attempts[outcome]++ })
+}
+
+// ProviderAttempt implements proxy.ProviderObserver.
+func (o *observer) ProviderAttempt(space, provider, outcome string) {
+	o.count(space, provider, func(c *providerCounts) { c.attempts[outcome]++ })
 }
 
 // ProviderIncident implements proxy.ProviderObserver.
-func (o *observer) ProviderIncident(provider string, i proxy.Incident) {
-	o.count(provider, func(c *providerCounts) { c.incidents[i]++ })
+func (o *observer) ProviderIncident(space, provider string, i proxy.Incident) {
+	o.count(space, provider, func(c *providerCounts) { c.incidents[i]++ })
 }
 
 // count gives access to a provider's counts.
-func (o *observer) count(provider string, use func(*providerCounts)) {
+func (o *observer) count(space, provider string, use func(*providerCounts)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	c := o.providers[provider]
+	key := spaceProvider{space, provider}
+	c := o.providers[key]
 	if c == nil {
 		c = &providerCounts{make(map[string]int), make(map[proxy.Incident]int)}
-		o.providers[provider] = c
+		o.providers[key] = c
 	}
 	use(c)
 }

@@ -57,7 +57,7 @@ func (a *attempt) conclude(seen observation) {
 	if errors.Is(seen.ended, errLostRace) {
 		word = "discarded" // nobody has to look into it
 	}
-	a.g.observer.Attempt(a.provider, word, time.Since(a.began))
+	a.outcome(word)
 
 	a.endSpan(word)
 	span := a.beginSpan(SpanCommit)

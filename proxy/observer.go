@@ -109,16 +109,26 @@ type Observer interface {
 
 // ProviderObserver is what an [Observer] may be besides.
 type ProviderObserver interface {
-	// ProviderIncident is told of an incident of an attempt on a provider, which
+	// ProviderAttempt is told of the end of an attempt on a provider of a space, which
 	// the observer is told of as well.
-	ProviderIncident(provider string, i Incident)
+	ProviderAttempt(space, provider, outcome string)
+	// ProviderIncident is told of an incident of such an attempt, likewise.
+	ProviderIncident(space, provider string, i Incident)
+}
+
+// outcome tells of the end of this attempt.
+func (a *attempt) outcome(word string) {
+	a.g.observer.Attempt(a.provider, word, time.Since(a.began))
+	if o, ok := a.g.observer.(ProviderObserver); ok {
+		o.ProviderAttempt(a.route.Space, a.provider, word)
+	}
 }
 
 // incident tells of an incident of this attempt.
 func (a *attempt) incident(i Incident) {
 	a.g.observer.Incident(i)
 	if o, ok := a.g.observer.(ProviderObserver); ok {
-		o.ProviderIncident(a.provider, i)
+		o.ProviderIncident(a.route.Space, a.provider, i)
 	}
 }
 
