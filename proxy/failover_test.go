@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-idempotency/caddy-idempotency/internal/logged"
 	"github.com/caddy-idempotency/caddy-idempotency/keystore"
 )
 
@@ -215,10 +216,27 @@ func TestFailoverOnlyToTheProven(t *testing.T) {
 		if f.incs.told(EventFallbackUnproven) != 2 || f.incs.of(IncidentFallbackUnproven) != 2 {
 			t.Errorf("told %d, counted %d", f.incs.told(EventFallbackUnproven), f.incs.of(IncidentFallbackUnproven))
 		}
+		f.wantUnprovenLogged(1)
+		time.Sleep(unprovenEvery)
+		f.do(request{}).wantBody(t, 429, "a is busy", false)
+		f.wantUnprovenLogged(2)
 		proven["c"] = true
 		f.do(request{}).wantBody(t, 200, "answer of c", false)
-		f.wantExecuted(2, 0, 1)
+		f.wantExecuted(3, 0, 1)
+		f.wantUnprovenLogged(2)
 	})
+}
+
+// wantUnprovenLogged checks how often the log has said what is not proven: in an outage
+// not with every request.
+func (f *fixture) wantUnprovenLogged(n int) {
+	f.t.Helper()
+	lines := slices.DeleteFunc(f.log.Lines(), func(l logged.Line) bool {
+		return l.Text != "no other provider may be used, since none is proven"
+	})
+	if len(lines) != n {
+		f.t.Errorf("it was logged %d times, want %d", len(lines), n)
+	}
 }
 
 // Where the client's repetition is what fails over, it is told that it could not.
