@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -27,9 +28,9 @@ func ownerOf(setting string, repl *caddy.Replacer) string {
 		return sharedOwner
 	}
 	between := separators(setting)
-	owner, err := repl.ReplaceFunc(setting, func(_ string, value any) (any, error) {
-		text := caddy.ToString(value)
-		if strings.TrimSpace(text) == "" {
+	owner, err := repl.ReplaceFunc(setting, func(name string, value any) (any, error) {
+		text := textOf(value)
+		if strings.TrimSpace(text) == "" || ofNoCertificate(name, repl) {
 			return nil, errNobody
 		}
 		return apart(text, between), nil
@@ -38,6 +39,40 @@ func ownerOf(setting string, repl *caddy.Replacer) string {
 		return ""
 	}
 	return owner
+}
+
+// textOf returns what a placeholder stands for as a text, in which two lists differ
+// wherever they do, and nothing at all, of whatever kind, is nothing.
+func textOf(value any) string {
+	switch v := reflect.ValueOf(value); v.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		if v.IsNil() {
+			return ""
+		}
+	case reflect.Slice, reflect.Map, reflect.Array:
+		if v.Len() == 0 {
+			return ""
+		}
+		switch value.(type) {
+		case fmt.Stringer, error, []byte, []rune: // a text by themselves
+		default:
+			return fmt.Sprintf("%q", value)
+		}
+	}
+	return caddy.ToString(value)
+}
+
+// ofNoCertificate reports whether a placeholder is about the client's certificate and
+// there is none. Caddy then has values for it all the same, which are those of every
+// such caller: the digest of nothing, for one.
+func ofNoCertificate(name string, repl *caddy.Replacer) bool {
+	const ofTLS = "http.request.tls."
+	field, ok := strings.CutPrefix(name, ofTLS)
+	if !ok || !strings.HasPrefix(strings.ToLower(field), "client.") {
+		return false
+	}
+	der, _ := repl.GetString(ofTLS + "client.certificate_der_base64")
+	return der == ""
 }
 
 // separators are the characters with which the text after a placeholder begins,

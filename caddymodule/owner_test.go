@@ -1,10 +1,20 @@
 package caddymodule
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
 // ownerWith is the owner of a request with these values of placeholders.
@@ -69,5 +79,66 @@ func TestSEC04Nobody(t *testing.T) {
 	}
 	if got := ownerWith(ownerShared, nil); got != sharedOwner {
 		t.Errorf("the only caller is %q", got)
+	}
+}
+
+// A caller without a certificate is nobody, whatever of a certificate makes up the
+// owner: Caddy has the digest of nothing for it, and other texts that are the same for
+// everybody. So is one whose certificate says nothing of what is asked for.
+func TestSEC04NobodyWithoutACertificate(t *testing.T) {
+	t.Parallel()
+	r := httptest.NewRequest(http.MethodPost, "https://a.example/", nil)
+	named := &x509.Certificate{
+		Raw: []byte("der"), SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: "alice"}, Issuer: pkix.Name{CommonName: "ca"},
+		DNSNames: []string{"a.example"}, EmailAddresses: []string{"a@a.example"}, IPAddresses: []net.IP{net.IPv6loopback}, URIs: []*url.URL{{Scheme: "spiffe", Host: "a"}},
+	}
+	for _, field := range []string{
+		"client.fingerprint", "CLIENT.Fingerprint", "client.serial", "client.certificate_pem", "client.certificate_der_base64", "client.subject",
+		"client.issuer", "client.san.dns_names", "client.san.emails", "client.san.ips", "client.san.uris", "client.san.dns_names.0",
+	} {
+		for _, setting := range []string{"{http.request.tls." + field + "}", "{http.request.host}/{http.request.tls." + field + "}"} {
+			for name, state := range map[string]*tls.ConnectionState{"plain": nil, "no certificate": {}} {
+				r.TLS = state
+				if got := ownerOf(setting, caddyhttp.NewTestReplacer(r)); got != "" {
+					t.Errorf("%s, %s: %q", setting, name, got)
+				}
+			}
+			r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{named}}
+			if got := ownerOf(setting, caddyhttp.NewTestReplacer(r)); got == "" {
+				t.Errorf("%s: the caller with a certificate is nobody", setting)
+			}
+			if !strings.Contains(field, "san.") {
+				continue
+			}
+			r.TLS.PeerCertificates[0] = &x509.Certificate{Raw: named.Raw}
+			if got := ownerOf(setting, caddyhttp.NewTestReplacer(r)); got != "" {
+				t.Errorf("%s: a certificate without any is %q", setting, got)
+			}
+		}
+	}
+}
+
+// What a placeholder stands for need not be a text.
+func TestSEC06OwnersThatAreNoText(t *testing.T) {
+	t.Parallel()
+	seen := make(map[string]any)
+	for _, value := range []any{
+		[]string{"a b"}, []string{"a", "b"}, []string{"a", "b", ""}, []string{""}, []any{"a b"}, []any{"a", "b c"}, map[string]any{"a": "b c:d"}, map[string]any{"a": "b", "c": "d"}, 7, true,
+	} {
+		repl := caddy.NewEmptyReplacer()
+		repl.Set("t", value)
+		owner := ownerOf("{t}", repl)
+		other, met := seen[owner]
+		if met = met && fmt.Sprintf("%q", other) != fmt.Sprintf("%q", value); owner == "" || met {
+			t.Errorf("%#v and %#v are one owner %q", value, other, owner)
+		}
+		seen[owner] = value
+	}
+	for _, value := range []any{nil, []string{}, []string(nil), []any{}, map[string]any{}, (*big.Int)(nil), (*url.URL)(nil)} {
+		repl := caddy.NewEmptyReplacer()
+		repl.Set("t", value)
+		if owner := ownerOf("{t}", repl); owner != "" {
+			t.Errorf("%#v is %q", value, owner)
+		}
 	}
 }
