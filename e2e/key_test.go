@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -171,4 +172,31 @@ func TestSEC06OwnerAndKeyAreApart(t *testing.T) {
 		}
 		up.want("apart", len(pairs))
 	})
+}
+
+// SEC-04: where certificates are asked for and not required, callers without one have
+// no name in common. They are nobody.
+func TestSEC04CallersWithoutACertificateAreNobody(t *testing.T) {
+	t.Parallel()
+	up := newUpstream(t)
+	s := to(up).with("owner", "{http.request.tls.client.fingerprint}")
+	_, s.certificate = certificate(t)
+	s.certificate += " {\nclient_auth {\nmode request\n}\n}"
+	g := startGatewayWith(t, "servers {\nstrict_sni_host insecure_off\n}", s) // the client's URL has no name
+	with := func(certificates ...tls.Certificate) *client {
+		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: certificates}} //nolint:gosec // its own
+		t.Cleanup(transport.CloseIdleConnections)
+		return &client{t: t, url: g.url(0), c: &http.Client{Transport: transport}}
+	}
+	for range 2 {
+		wantRefusal(t, with().do(post("anonymous")), http.StatusBadRequest, "owner-missing")
+	}
+	up.want("anonymous", 0)
+	alice, _ := certificate(t)
+	bob, _ := certificate(t)
+	first := with(alice).do(post("named"))
+	wantExecuted(t, first)
+	wantReplay(t, first, with(alice).do(post("named")))
+	wantExecuted(t, with(bob).do(post("named")))
+	up.want("named", 2)
 }
