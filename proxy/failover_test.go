@@ -155,6 +155,25 @@ func TestFailover(t *testing.T) {
 	}
 }
 
+// The failure of one attempt and the start of the next are one write, so that nobody
+// ever finds the job open in between.
+func TestFailoverIsOneWrite(t *testing.T) {
+	bubble(t, twoProviders, func(t *testing.T, f *fixture) {
+		f.with(map[string][]script{"a": {says(429, "busy")}, "b": {says(200, "answer of b")}})
+		var states []keystore.JobState
+		f.mem.fail(nil, func(op string) error {
+			if op == "create" || op == "swap" {
+				states = append(states, f.mem.job().State(f.store.Now()))
+			}
+			return nil
+		})
+		f.do(request{}).wantBody(t, 200, "answer of b", false)
+		if want := []keystore.JobState{keystore.JobRunning, keystore.JobRunning, keystore.JobCompleted}; !slices.Equal(states, want) {
+			t.Errorf("after each write the job was %v, want %v", states, want)
+		}
+	})
+}
+
 // With no provider left the client gets the last real answer, and its retry goes
 // on with the provider that is next.
 func TestFailoverComesToItsEnd(t *testing.T) {

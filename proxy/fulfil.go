@@ -108,6 +108,13 @@ func (f *fulfilment) try(provider string) {
 	}
 }
 
+// untry takes that back, where nothing was written of it.
+func (f *fulfilment) untry(provider string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tried = slices.DeleteFunc(f.tried, func(tried string) bool { return tried == provider })
+}
+
 // choose returns the provider of one more attempt, after another one; empty if
 // there is none, or no room for it.
 func (f *fulfilment) choose(j *keystore.Job, after string) string {
@@ -202,8 +209,13 @@ func (f *fulfilment) settle(rep reply) (final reply, done bool) {
 		return rep, true
 	}
 	f.keep(rep)
-	if f.running > 0 || (f.unknown != nil && f.startSibling()) {
+	if f.running > 0 {
 		return rep, false
+	}
+	if f.unknown != nil {
+		if started, _ := f.startSibling(); started {
+			return rep, false
+		}
 	}
 	switch {
 	case f.unknown != nil:

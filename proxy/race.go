@@ -37,21 +37,27 @@ func (f *fulfilment) startRace() (r *race, stop func()) {
 	}
 }
 
-// next sets when the attempt after the one that was started is due, and looks
-// from now on at what others do about the job.
-func (r *race) next(started bool) {
+// next sets when the attempt after the one that was started is due, or when the start
+// is tried again, and looks from now on at what others do about the job.
+func (r *race) next(started, again bool) {
 	if r.room == nil {
 		rm, changed, leave, err := r.f.g.enter(r.f.job, r.f.WaitersPerJob, r.f.Waiters)
 		if err == nil { // otherwise the end of the own attempts has to do
 			r.room, r.changed, r.leave = rm, changed, leave
 		}
 	}
-	if started {
+	switch {
+	case started:
 		r.timer.Reset(r.f.Race)
-	} else {
+	case again:
+		r.timer.Reset(min(r.f.Race, raceAgain))
+	default:
 		r.due = nil
 	}
 }
+
+// raceAgain is when a start is tried again at the latest that the store did not take.
+const raceAgain = time.Second
 
 // look ends the own attempts if another one has won: by its answer, or because
 // somebody has decided so, which may be one of their own.
@@ -64,15 +70,16 @@ func (r *race) look() {
 }
 
 // startSibling starts another attempt beside those of this request that are
-// running or unknown, if the route races and there is room for one.
-func (f *fulfilment) startSibling() bool {
+// running or unknown, if the route races and there is room for one. Again says that
+// only the store was in the way, and that nothing was written.
+func (f *fulfilment) startSibling() (started, again bool) {
 	if f.Race == 0 || f.g.stopping() || time.Since(f.began) >= f.Timeout {
-		return false
+		return false, false
 	}
 	last := f.job.Attempt(f.tokens[len(f.tokens)-1])
 	provider := f.choose(f.job, last.Provider)
 	if provider == "" {
-		return false
+		return false, false
 	}
 	n := f.newAttempt(keystore.NewToken(), provider)
 	sent := time.Now()
@@ -101,24 +108,28 @@ func (f *fulfilment) startSibling() bool {
 	})
 	endSpan(span, err)
 	switch {
-	case claim.Written == nil:
-		return false
 	case err != nil:
 		f.g.log.Error("a sibling could not be claimed", slog.String("job", f.job.ID), slog.Any("error", err))
-		if inDoubt(err) {
+		switch {
+		case claim.Written != nil && inDoubt(err):
 			f.g.abort(claim, false)
+		case !definite(err):
+			f.untry(provider)
+			return false, true
 		}
-		return false
+		return false, false
+	case claim.Written == nil:
+		return false, false
 	case written.Attempt(n.Token) == nil || keystore.Judge(written, keystore.Claim{Token: n.Token}, f.g.store.Now()) != keystore.Own:
 		f.g.abort(claim, false)
-		return false
+		return false, false
 	}
 	f.g.tellLapsed(before, written)
 	if heldBack, ok := f.g.sampled.racing.Lets(); ok {
 		f.g.log.Info("racing", slog.String("job", f.job.ID), slog.String("provider", provider), slog.Int("attempt", written.Attempt(n.Token).Number), heldBack)
 	}
 	f.start(claimed{job: written, token: n.Token, sent: sent})
-	return true
+	return true, false
 }
 
 // cancelLosers ends the attempts of a completed job that run on this gateway and

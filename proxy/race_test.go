@@ -164,6 +164,26 @@ func TestRaceWonElsewhereAfterTheTimeout(t *testing.T) {
 	})
 }
 
+// A store that fails for a moment when the next attempt is due puts it off, and does
+// not call the race off.
+func TestRaceThatTheStorePutsOff(t *testing.T) {
+	for _, op := range []string{"get", "swap"} {
+		t.Run(op, func(t *testing.T) {
+			bubble(t, racing, func(t *testing.T, f *fixture) {
+				f.with(map[string][]script{"a": {hangs}, "b": {says(200, "B")}})
+				f.mem.fail(onceFor(op, 1, keystore.ErrNotApplied), nil)
+				began := time.Now()
+				f.do(request{}).wantBody(t, 200, "B", false)
+				if took := time.Since(began); took > 3*time.Second {
+					t.Errorf("took %v", took)
+				}
+				f.wantExecuted(1, 1)
+				f.wantAttempts("a discarded", "b succeeded")
+			})
+		})
+	}
+}
+
 // Somebody who decides that an attempt of a race has succeeded ends the race, though
 // another attempt of the same request is still running.
 func TestRaceResolved(t *testing.T) {
