@@ -164,6 +164,30 @@ func TestRaceWonElsewhereAfterTheTimeout(t *testing.T) {
 	})
 }
 
+// Who has answered first has not won before that is written: until then the others go
+// on, since one of them may yet be first there.
+func TestLosersAreEndedByTheWinningWrite(t *testing.T) {
+	bubble(t, racing, func(t *testing.T, f *fixture) {
+		began, ended := time.Now(), make(chan time.Duration, 1)
+		f.with(map[string][]script{"a": {after(2*time.Second, says(200, "A"))}, "b": {func(w http.ResponseWriter, r *http.Request) error {
+			err := hangs(w, r)
+			ended <- time.Since(began)
+			return err
+		}}})
+		f.mem.fail(func(op string) error {
+			if now := time.Since(began); op == "swap" && now >= 2*time.Second && now < 5*time.Second {
+				return keystore.ErrNotApplied
+			}
+			return nil
+		}, nil)
+		f.do(request{}).wantBody(t, 200, "A", true)
+		if after := <-ended; after < 5*time.Second || f.mem.job().CompletedBy != f.mem.job().Attempts[0].Token {
+			t.Errorf("the loser was ended after %v", after)
+		}
+		f.wantAttempts("a succeeded", "b discarded")
+	})
+}
+
 // A store that fails for a moment when the next attempt is due puts it off, and does
 // not call the race off.
 func TestRaceThatTheStorePutsOff(t *testing.T) {
