@@ -184,7 +184,7 @@ func TestSEC04CallersWithoutACertificateAreNobody(t *testing.T) {
 	s.certificate += " {\nclient_auth {\nmode request\n}\n}"
 	g := startGatewayWith(t, "servers {\nstrict_sni_host insecure_off\n}", s) // the client's URL has no name
 	with := func(certificates ...tls.Certificate) *client {
-		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: certificates}} //nolint:gosec // its own
+		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: certificates}}
 		t.Cleanup(transport.CloseIdleConnections)
 		return &client{t: t, url: g.url(0), c: &http.Client{Transport: transport}}
 	}
