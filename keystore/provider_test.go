@@ -10,7 +10,7 @@ import (
 func TestNextProvider(t *testing.T) {
 	t.Parallel()
 	const (
-		proof = iota
+		proof = iota + 1
 		resolvedFailed
 		resolvedCancelled
 		undispatched
