@@ -164,6 +164,30 @@ func TestRaceWonElsewhereAfterTheTimeout(t *testing.T) {
 	})
 }
 
+// That a fresh request's sibling has certainly had no effect is no answer, while it is
+// unknown whether the attempt beside which it was started has had one.
+func TestSiblingThatFailsAnswersNobody(t *testing.T) {
+	for name, second := range map[string]script{"an answer": says(429, "b is busy"), "no connection": refuses} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, racing, func(t *testing.T, f *fixture) {
+				proven := false
+				f.route.Eligible = func(string) error {
+					if !proven {
+						return errors.New("not proven yet")
+					}
+					return nil
+				}
+				f.with(map[string][]script{"a": {breaks}, "b": {second}})
+				f.do(request{}).want(t, 504, CodeOutcomeUnknown)
+				proven = true
+				f.do(request{}).want(t, 504, CodeOutcomeUnknown)
+				f.wantExecuted(1, 1)
+				f.wantAttempts("a unknown", "b failed")
+			})
+		})
+	}
+}
+
 // Who has answered first has not won before that is written: until then the others go
 // on, since one of them may yet be first there.
 func TestLosersAreEndedByTheWinningWrite(t *testing.T) {
