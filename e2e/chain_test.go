@@ -37,6 +37,8 @@ func TestAnAnswerIsNoProofForWhoWasAskedBefore(t *testing.T) {
 		"another upstream after a 502":  {made("Up-Status 502", "status 5xx", busy), ""},
 		"another upstream after a body": {made("Up-Status 500", "status 5xx", busyGet), "x"},
 		"another upstream after a 200":  {made("Up-Header \"X-Accel-Redirect: /file\"", "header X-Accel-Redirect *", busyGet), "x"},
+		"the same without a body":       {made("Up-Header \"X-Accel-Redirect: /file\"", "header X-Accel-Redirect *", busyGet), ""},
+		"after a question, no body":     {"forward_auth AUTH {\nuri /auth\n}\n" + made("Up-Header \"X-Accel-Redirect: /file\"", "header X-Accel-Redirect *", busyGet), ""},
 		"an answer in place of a 500":   {made("Up-Status 500", "status 5xx", sorry), "x"},
 		"a status in place of a 500":    {"reverse_proxy APP {\nheader_up Up-Status 500\n@some status 5xx\nreplace_status @some 429\n}", "x"},
 		"intercepted, another upstream": {"intercept {\n@some status 5xx\nhandle_response @some {\n" + busyGet + "\n}\n}\nreverse_proxy APP {\nheader_up Up-Status 500\n}", "x"},
@@ -68,6 +70,7 @@ func TestAnAnswerIsProofWhereNobodyElseWasAsked(t *testing.T) {
 		"forward_auth without a body": {auth + "reverse_proxy APP {\nheader_up Up-Status 429\n}", "", 1},
 		"forward_auth says no":        {"forward_auth AUTH {\nuri /auth\nheader_up Up-Status 401\n}\nreverse_proxy APP", "x", 0},
 		"forward_auth, and respond":   {"route {\n" + auth + "respond 403\n}", "x", 0},
+		"the same without a body":     {"route {\n" + auth + "respond 403\n}", "", 0},
 		"an answer in place of a 429": {made("Up-Status 429", "status 429", "respond busy 429"), "x", 1},
 		"an answer copied":            {made("Up-Status 429", "status 429", "copy_response_headers\ncopy_response"), "x", 1},
 		"another after a 404":         {made("Up-Status 404", "status 404", "reverse_proxy ANOTHER {\nheader_up Up-Status 429\n}"), "", 1},
@@ -83,4 +86,18 @@ func TestAnAnswerIsProofWhereNobodyElseWasAsked(t *testing.T) {
 			fallback.want("k", 1)
 		})
 	}
+}
+
+// A client that sends the header by which a question about a request without a body is
+// told from the request makes nothing of the kind of it.
+func TestClientsHeaderMakesNoQuestionOfARequest(t *testing.T) {
+	t.Parallel()
+	app, another, fallback := newUpstream(t), newUpstream(t), newUpstream(t)
+	chain := "reverse_proxy " + app.addr + " {\n@some status 2xx\nhandle_response @some {\nreverse_proxy " + another.addr + " {\nheader_up Up-Status 429\n}\n}\n}"
+	g := startGateway(t, between(unproven, named{name: "one", before: chain}, named{name: "two", up: fallback}))
+	r := post("k").as(func(r *request) { r.body = "" }).tell("X-Forwarded-Method", "POST")
+	wantUnknown(t, g.client().do(r))
+	wantUnknown(t, g.client().do(r))
+	app.want("k", 1)
+	fallback.want("k", 0)
 }

@@ -238,6 +238,7 @@ func (a *attempt) tooLate() bool {
 
 // request is the request as this attempt sends it.
 func (a *attempt) request(r *http.Request, job *keystore.Job, number int, keySent string) *http.Request {
+	a.trace.bodyless, a.trace.inquiring = a.body.size == 0, r.Header[headerInquires] != nil
 	req := r.Clone(a.trace.with(a.ctx))
 	removeOwnHeaders(req.Header)
 	if a.traced {

@@ -7,6 +7,7 @@ import (
 	"net/http/httptrace"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -31,7 +32,13 @@ type trace struct {
 	// abandon ends the attempt's context.
 	abandon func(cause error)
 
-	read atomic.Bool // the request's body was read, since a proxy has begun its round trip
+	// Since a proxy has begun its round trip:
+	read     atomic.Bool // the request's body was read
+	inquired atomic.Bool // a header told the method of the request that it is about, as that of forward_auth does
+	// bodyless says that the request has no body to read, so that only such a header
+	// tells a question about it from the request itself. Where that has such a header as
+	// well, nothing does.
+	bodyless, inquiring bool
 
 	mu       sync.Mutex
 	upstream string
@@ -68,8 +75,19 @@ func (t *trace) with(ctx context.Context) context.Context {
 		},
 		GotFirstResponseByte: func() { t.firstByte.Add(1) },
 	}
+	if t.bodyless && !t.inquiring {
+		hooks.WroteHeaderField = func(name string, _ []string) {
+			if strings.EqualFold(name, headerInquires) {
+				t.inquired.Store(true)
+			}
+		}
+	}
 	return &watched{trace: t, hooks: hooks, Context: httptrace.WithClientTrace(ctx, hooks)}
 }
+
+// headerInquires has the method of the request that a question of Caddy's forward_auth
+// is about.
+const headerInquires = "X-Forwarded-Method"
 
 // watched is a context that notices when somebody puts hooks over the trace's.
 type watched struct {

@@ -42,7 +42,7 @@ type trips struct {
 // earlier is an answer that was not the last one, or not the one that was given.
 type earlier struct {
 	Progress
-	read bool // the request's body had been read for it
+	asked bool // it answered no more than a question about the request
 }
 
 // beginTrip is called when a proxy begins a round trip.
@@ -50,19 +50,31 @@ func (t *trace) beginTrip() {
 	if t.trips.progress == nil {
 		return
 	}
-	now, read := t.trips.progress(), t.read.Swap(false)
+	now, asked := t.trips.progress(), t.askedOnly()
+	t.read.Store(false)
+	t.inquired.Store(false)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.trips.begun++
 	switch {
 	case t.trips.begun == 1:
 	case now.Status != 0:
-		t.trips.answers = append(t.trips.answers, earlier{now, read})
+		t.trips.answers = append(t.trips.answers, earlier{now, asked})
 	case t.connected.Load() > 0:
 		t.trips.lost = true
 	case t.unseen() > 0:
 		t.trips.hidden = true
 	}
+}
+
+// askedOnly reports whether the latest round trip was no more than a question about
+// the request, as forward_auth asks: without its body, or, where it has none, with a
+// header that only a question has.
+func (t *trace) askedOnly() bool {
+	if t.bodyless {
+		return t.inquired.Load()
+	}
+	return !t.read.Load()
 }
 
 // over returns the round trips of a chain that has ended, those included whose answer
@@ -73,7 +85,7 @@ func (t *trace) over(given int) trips {
 	all := t.trips
 	if all.begun > 0 {
 		if last := all.progress(); last.Status != 0 && last.Status != given {
-			all.answers = append(all.answers, earlier{last, t.read.Load()})
+			all.answers = append(all.answers, earlier{last, t.askedOnly()})
 		}
 	}
 	return all
@@ -99,7 +111,7 @@ func (v verdict) among(seen observation, overrides map[int]keystore.Outcome) ver
 func (o *observation) refuted(overrides map[int]keystore.Outcome) string {
 	all := o.trace.over(o.answer.Status)
 	if o.failure.Replaced.Status != 0 {
-		all.answers = append(all.answers, earlier{o.failure.Replaced, true})
+		all.answers = append(all.answers, earlier{Progress: o.failure.Replaced})
 	}
 	// That a proxy has tried again says that there was no connection before.
 	if o.trace.headers.Load() > o.trace.firstByte.Load() || all.lost || all.hidden && !o.failure.Retried {
@@ -114,9 +126,8 @@ func (o *observation) refuted(overrides map[int]keystore.Outcome) string {
 }
 
 // denies reports whether an answer says as well that nothing has happened, or that
-// there was nobody who could have done it. One to a question about a request, as
-// forward_auth asks, is of 200 to 299 where the request may go on; it is known by the
-// body, which was not read for it. Of a request without one that can't be told.
+// there was nobody who could have done it. One to a question about the request is of
+// 200 to 299 where the request may go on.
 func (e earlier) denies(overrides map[int]keystore.Outcome) bool {
 	header := make(http.Header)
 	if e.RetryAfter {
@@ -132,5 +143,5 @@ func (e earlier) denies(overrides map[int]keystore.Outcome) bool {
 	case e.Status == http.StatusNotFound, e.Status == http.StatusMethodNotAllowed:
 		return true
 	}
-	return e.Status >= 200 && e.Status < 300 && !e.read
+	return e.Status >= 200 && e.Status < 300 && e.asked
 }
