@@ -22,8 +22,10 @@ var mutationsOfFollowUps = []mutation{
 	{"provider: after a failure the next one", "provider.go", "for i := last + 1; i <", "for i := max(0, last); i <", "TestNextProvider"},
 	{"provider: only one that may be used", "provider.go", "if i == 0 || eligible(configured[i]) {", "if true {", "TestNextProvider"},
 	{"provider: the primary needs no proof", "provider.go", "if i == 0 || eligible(configured[i]) {", "if eligible(configured[i]) || i > len(configured) {", "TestNextProvider"},
-	{"provider: after a resolution the same again", "provider.go", "if last >= 0 && a.Resolution != nil {", "if false {", "TestNextProvider"},
-	{"provider: what was never dispatched says nothing", "provider.go", "if a.neverDispatched() {", "if false {", "TestNextProvider"},
+	{"provider: after a resolution the same again", "provider.go", "if a.Resolution != nil && slices", "if false && slices", "TestNextProvider"},
+	{"provider: a sibling's failure hides no resolution", "provider.go", "if a.Version != latest.Version {", "if a != latest {", "TestNextProvider"},
+	{"provider: a resolution before a failure is past", "provider.go", "if a.Version != latest.Version {", "if false {", "TestNextProvider"},
+	{"provider: what was never dispatched says nothing", "provider.go", "case a.neverDispatched():", "case false:", "TestNextProvider"},
 	{"violation: kept by an unknown attempt only", "report.go", "	if state == AttemptUnknown {\n		a.Kept", "	if true {\n		a.Kept", "TestKeptAnswerIsDroppedWhenItIsNoLongerWanted"},
 	{
 		"violation: what was kept goes when a sibling wins", "report.go",
