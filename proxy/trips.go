@@ -127,21 +127,21 @@ func (o *observation) refuted(overrides map[int]keystore.Outcome) string {
 
 // denies reports whether an answer says as well that nothing has happened, or that
 // there was nobody who could have done it. One to a question about the request is of
-// 200 to 299 where the request may go on.
+// 200 to 299 where the request may go on. Of the others' statuses the route's word
+// decides.
 func (e earlier) denies(overrides map[int]keystore.Outcome) bool {
 	header := make(http.Header)
 	if e.RetryAfter {
 		header.Set("Retry-After", "1")
 	}
 	outcome, overridden := overrides[e.Status]
-	if !overridden {
-		outcome = outcomeOfStatus(e.Status, header)
-	}
 	switch {
-	case outcome == keystore.OutcomeFailed:
+	case e.asked && e.Status >= 200 && e.Status < 300:
 		return true
+	case overridden:
+		return outcome == keystore.OutcomeFailed
 	case e.Status == http.StatusNotFound, e.Status == http.StatusMethodNotAllowed:
 		return true
 	}
-	return e.Status >= 200 && e.Status < 300 && e.asked
+	return outcomeOfStatus(e.Status, header) == keystore.OutcomeFailed
 }

@@ -70,12 +70,14 @@ func TestAmong(t *testing.T) {
 		"after a 500":                          {[]trip{says(500), says(429)}, Failure{}, 429, unknown, false},
 		"after a 201":                          {[]trip{says(201), says(403)}, Failure{}, 403, unknown, false},
 		"after a question":                     {[]trip{{status: 200, connected: true}, says(403)}, Failure{}, 403, fails, false},
+		"after a question, of a known status":  {[]trip{{status: 202, connected: true}, says(403)}, Failure{}, 403, fails, false},
 		"after a question, and no answer":      {[]trip{{status: 200, connected: true}, sent, says(403)}, Failure{}, 403, unknown, false},
 		"after a question, of no proxy":        {[]trip{{status: 200, connected: true}}, Failure{}, 403, fails, false},
 		"after a 404":                          {[]trip{says(404), says(429)}, Failure{}, 429, fails, false},
 		"after a 503":                          {[]trip{says(503), says(429)}, Failure{}, 429, unknown, false},
 		"after a 503 that tells when":          {[]trip{{status: 503, wait: true, connected: true, read: true}, says(429)}, Failure{}, 429, fails, false},
 		"after a 418 that the route knows":     {[]trip{says(418), says(429)}, Failure{}, 429, fails, false},
+		"after a 405 that the route fears":     {[]trip{says(405), says(429)}, Failure{}, 429, unknown, false},
 		"in place of a 500":                    {[]trip{says(500)}, Failure{}, 429, unknown, false},
 		"in place of a 500, by another one":    {nil, Failure{Replaced: Progress{Status: 500}}, 429, unknown, false},
 		"in place of a 200, by another one":    {nil, Failure{Replaced: Progress{Status: 200}}, 429, unknown, false},
@@ -90,7 +92,7 @@ func TestAmong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			overrides := map[int]keystore.Outcome{418: fails}
+			overrides := map[int]keystore.Outcome{418: fails, 405: unknown, 202: unknown}
 			seen := observation{trace: tracing(c.bodyless, c.trips...), failure: c.failure, answer: &keystore.Response{Status: c.answer}, complete: true}
 			v := classify(seen, overrides).among(seen, overrides)
 			if v.outcome != c.want {
